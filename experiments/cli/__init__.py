@@ -1,0 +1,1 @@
+"""The `slob` command: one module per command, loaded when it is called."""

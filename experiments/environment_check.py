@@ -1,0 +1,204 @@
+"""What `slob doctor` looks at: interpreter, packages, solvers, devices, shadowing."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from experiments.provenance import installed_version
+
+OUR_PACKAGES = ("slob_opt", "solvers", "experiments", "runtime")
+NEEDED = ("numpy", "scipy", "pydantic", "pyyaml")
+EXTRAS = {
+    "exact": ("pulp", "highspy", "ortools"),
+    "experiments": ("mlflow", "matplotlib", "typer", "rich", "psutil"),
+    "runtime": ("torch", "transformers", "safetensors"),
+}
+"""Distributions by extra, as in pyproject.toml."""
+
+State = Literal["ok", "absent", "broken"]
+MIN_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    Attributes
+    ----------
+    name
+        What was looked at.
+    state
+        ``"ok"``, ``"absent"`` (optional and not there) or ``"broken"``.
+    detail
+        Version, path or what to do.
+    """
+
+    name: str
+    state: State
+    detail: str
+
+
+def check_python(version: tuple[int, int, int] | None = None) -> Check:
+    """Return whether the interpreter is recent enough."""
+    found = version or (sys.version_info.major, sys.version_info.minor, sys.version_info.micro)
+    text = ".".join(map(str, found))
+    if found[:2] < MIN_PYTHON:
+        return Check("python", "broken", f"{text}; slob needs 3.11 or newer")
+    return Check("python", "ok", f"{text} at {sys.executable}")
+
+
+def check_packages() -> tuple[Check, ...]:
+    """Return one finding per package, by installed version and without importing it."""
+    checks = []
+    for name in NEEDED:
+        version = installed_version(name)
+        checks.append(Check(name, "ok" if version else "broken", version or f"needed: pip install {name}"))
+    for extra, names in EXTRAS.items():
+        for name in names:
+            version = installed_version(name)
+            advice = f"optional: pip install 'slob[{extra}]'"
+            checks.append(Check(name, "ok" if version else "absent", version or advice))
+    return tuple(checks)
+
+
+def _try_highs() -> str:
+    import highspy
+
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types
+    solver.setOptionValue("output_flag", False)  # its banner would stand in front of the JSON
+    return f"HiGHS {solver.version()}"
+
+
+def _try_cbc() -> str:
+    import pulp
+
+    if not pulp.PULP_CBC_CMD(msg=False).available():
+        raise ImportError("PuLP brings no CBC for this machine")
+    return "CBC of PuLP"
+
+
+def _try_cpsat() -> str:
+    from ortools.sat.python import cp_model
+
+    cp_model.CpModel()
+    return f"CP-SAT of OR-Tools {installed_version('ortools')}"
+
+
+SOLVERS: dict[str, Callable[[], str]] = {"highs": _try_highs, "cbc": _try_cbc, "cp-sat": _try_cpsat}
+"""Solvers by name; each function starts the solver or raises."""
+
+
+def check_solvers() -> tuple[Check, ...]:
+    """Return whether each solver starts; a package that is there and can't be loaded is broken."""
+    checks = []
+    for name, attempt in SOLVERS.items():
+        try:
+            checks.append(Check(f"solver {name}", "ok", attempt()))
+        except ModuleNotFoundError as error:
+            advice = f"no module {error.name}: pip install 'slob[exact]'"
+            checks.append(Check(f"solver {name}", "absent", advice))
+        except Exception as error:  # noqa: BLE001 - a foreign library may fail in any way; doctor tells which
+            checks.append(Check(f"solver {name}", "broken", f"{type(error).__name__}: {error}"))
+    return tuple(checks)
+
+
+def package_folder(name: str) -> Path | None:
+    """Return the folder that a top-level package would be imported from, without importing it; ``None`` if missing."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).resolve().parent
+
+
+def check_shadowing(find: Callable[[str], Path | None] = package_folder) -> Check:
+    """Return whether our four packages come from one parent folder; their names are generic.
+
+    Parameters
+    ----------
+    find
+        Folder of a package by name; tests give their own.
+    """
+    folders = {name: find(name) for name in OUR_PACKAGES}
+    missing = [name for name, folder in folders.items() if folder is None]
+    if missing:
+        return Check("packages", "broken", f"{', '.join(missing)} not found; reinstall slob")
+    parents = {name: folder.parent for name, folder in folders.items() if folder is not None}
+    home = parents["slob_opt"]
+    foreign = {name: parent for name, parent in parents.items() if parent != home}
+    if foreign:
+        where = ", ".join(f"{name} from {parent / name}" for name, parent in foreign.items())
+        return Check("packages", "broken", f"a foreign package shadows ours: {where}, expected {home}")
+    return Check("packages", "ok", f"all four from {home}")
+
+
+def parse_nvidia_smi(text: str) -> tuple[tuple[str, str, str, str], ...]:
+    """Return (PCI bus id, UUID, name, memory) of each card from ``nvidia-smi --format=csv,noheader``, in PCI order."""
+    rows = [tuple(cell.strip() for cell in row) for row in csv.reader(io.StringIO(text)) if len(row) == 4]
+    return tuple(sorted((row[0], row[1], row[2], row[3]) for row in rows))
+
+
+def check_devices(cuda_device_order: str | None, run: Callable[[list[str]], str] | None = None) -> tuple[Check, ...]:
+    """Return the visible NVIDIA cards by UUID, in PCI order, as nvidia-smi tells them; torch is not imported.
+
+    Parameters
+    ----------
+    cuda_device_order
+        What CUDA_DEVICE_ORDER says; ``None`` when it is unset.
+    run
+        Runs a command and returns its output; ``None`` runs nvidia-smi if there is one.
+    """
+    if run is None:
+        if shutil.which("nvidia-smi") is None:
+            return (Check("devices", "absent", "no nvidia-smi here: no NVIDIA cards to list"),)
+        run = _run
+    try:
+        text = run(["nvidia-smi", "--query-gpu=pci.bus_id,uuid,name,memory.total", "--format=csv,noheader"])
+    except (OSError, subprocess.SubprocessError) as error:
+        return (Check("devices", "broken", f"nvidia-smi failed: {error}"),)
+    cards = parse_nvidia_smi(text)
+    if not cards:
+        return (Check("devices", "absent", "nvidia-smi lists no card"),)
+    checks = [
+        Check(f"device {index}", "ok", f"{name}, {memory}, {uuid}, PCI {bus}")
+        for index, (bus, uuid, name, memory) in enumerate(cards)
+    ]
+    if cuda_device_order != "PCI_BUS_ID" and len(cards) > 1:
+        advice = "CUDA counts cards by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID is set; this list is in PCI order"
+        checks.append(Check("device order", "absent", advice))
+    return tuple(checks)
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+def check_console_script() -> Check:
+    """Return whether the `slob` on the path is this installation's."""
+    found = shutil.which("slob")
+    ours = Path(sysconfig.get_path("scripts")) / "slob"
+    if found is None:
+        return Check("slob command", "absent", f"not on the path; this one is {ours}")
+    if Path(found).resolve() != ours.resolve():
+        return Check("slob command", "absent", f"{found} comes first on the path; this one is {ours}")
+    return Check("slob command", "ok", found)
+
+
+def check_all(cuda_device_order: str | None) -> tuple[Check, ...]:
+    """Return all findings; the parameter is as in :func:`check_devices`."""
+    parts: Iterable[Iterable[Check]] = (
+        (check_python(), check_shadowing(), check_console_script()),
+        check_packages(),
+        check_solvers(),
+        check_devices(cuda_device_order),
+    )
+    return tuple(check for part in parts for check in part)

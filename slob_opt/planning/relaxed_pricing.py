@@ -1,0 +1,176 @@
+"""A priced bound on throughput for clusters too large to enumerate patterns.
+
+For prices mu on devices, no set of disjoint pipelines is worth more than ``mu @ devices`` if every pipeline earns at most its
+price. For one shape (K, b) and interval I a pipeline that reaches I earns K * b / I; its price is at least
+``max over lambda >= 0 of D(lambda) - lambda * I``, where ``D(lambda)`` is the least ``price + lambda * time`` over ways to give
+the L layers to devices whose caps hold at I. D separates over groups and is a min-plus convolution of one curve a group.
+
+Intervals are covered by a geometric grid: for I in (I_j, I_(j+1)] the earning is below K * b / I_j while caps and time are
+taken at I_(j+1), so the grid step is the loss. If rho is the largest ratio of earning to price, ``rho * mu @ devices`` is a bound.
+
+References
+----------
+Gilmore, Gomory 1961, A linear programming approach to the cutting-stock problem; Lasdon 1970, Optimization theory for large
+systems, ch. 8 (Lagrangian bounds in column generation).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from slob_opt.cost.table import TICK_S, FloatArray
+from slob_opt.planning.groups import ShapeCosts
+from slob_opt.planning.interval_program import curve, min_plus
+from slob_opt.planning.pattern_kernel import single_interval
+from slob_opt.planning.pattern_rates import PatternProblem
+from slob_opt.planning.witness import RelaxedPriceWitness
+
+MULTIPLIERS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5)
+"""Prices of pipeline time that are tried, in units of (price scale / interval)."""
+
+NUM_STEPS = 240
+"""Points of the interval grid between the shortest and the longest interval of interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeGrid:
+    """Interval cells of one shape.
+
+    Attributes
+    ----------
+    costs
+        The shape.
+    low, high
+        (X,) ticks, ends of the cells.
+    """
+
+    costs: ShapeCosts
+    low: FloatArray
+    high: FloatArray
+
+
+def interval_grid(costs: ShapeCosts, num_layers: int, num_steps: int) -> ShapeGrid:
+    """Return geometric cells from the least conceivable sum of stage times up to the cap."""
+    least = float((costs.fixed + num_layers * costs.layer).min())
+    slowest = float((costs.fixed + num_layers * costs.layer + costs.embed + costs.head).max())
+    longest = costs.num_micro_batches * max(slowest, costs.occupancy) + num_layers * (slowest + costs.hop) + costs.ret
+    longest = min(longest, costs.max_interval)
+    if longest <= least:
+        return ShapeGrid(costs, np.zeros(0), np.zeros(0))
+    edges = np.geomspace(max(least, 1.0), longest, num_steps + 1)
+    return ShapeGrid(costs, edges[:-1], edges[1:])
+
+
+def least_price(
+    grid: ShapeGrid, prices: FloatArray, available: FloatArray, num_layers: int, multiplier: FloatArray
+) -> FloatArray:
+    """Return (X,) lower limits on the price of any pipeline of several devices that reaches ``grid.high``.
+
+    Parameters
+    ----------
+    prices
+        (G,) tokens/s a device.
+    available
+        (G,) devices.
+    multiplier
+        (X,) tokens/s a tick, the price of pipeline time.
+    """
+    costs = grid.costs
+    per_stage = np.floor(grid.high / costs.num_micro_batches)
+    total = np.full((grid.high.size, num_layers + 1), np.inf)
+    total[:, 0] = 0.0
+    for g in range(prices.size):
+        budget = per_stage - costs.fixed[g]
+        if costs.layer[g] > 0:
+            cap = np.minimum(np.floor(budget / costs.layer[g]), costs.cap[g])
+        else:
+            cap = np.where(budget >= 0, costs.cap[g], -1.0)
+        per_device = prices[g] + multiplier * (costs.fixed[g] + costs.hop)
+        total = min_plus(total, curve(cap, per_device, multiplier * costs.layer[g], available[g], num_layers))
+    fixed_time = costs.ret - costs.hop + float(costs.embed.min() + costs.head.min())
+    return np.asarray(total[:, num_layers] + multiplier * (fixed_time - grid.high))
+
+
+def price_ratio(
+    problem: PatternProblem,
+    prices: FloatArray,
+    *,
+    num_steps: int = NUM_STEPS,
+    multipliers: tuple[float, ...] = MULTIPLIERS,
+    stop_at: float = 0.0,
+) -> float:
+    """Return rho: no pipeline earns more than rho times its price (infinite when some is free of charge)."""
+    available = problem.groups.available.astype(np.float64)
+    worst = stop_at
+    for costs in problem.costs:
+        alone = costs.num_in_flight / (single_interval(costs, problem.num_layers) * TICK_S)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worst = max(worst, float(np.where(alone > 0, alone / prices, 0.0).max()))
+        grid = interval_grid(costs, problem.num_layers, num_steps)
+        if grid.low.size == 0:
+            continue
+        earning = costs.num_in_flight / (grid.low * TICK_S)
+        lower = np.zeros(grid.low.size)
+        for multiplier in multipliers:
+            open_cells = np.flatnonzero(earning > worst * lower)
+            if open_cells.size == 0:
+                break
+            part = ShapeGrid(costs, grid.low[open_cells], grid.high[open_cells])
+            scale = multiplier * earning[open_cells] / part.high
+            lower[open_cells] = np.maximum(
+                lower[open_cells], least_price(part, prices, available, problem.num_layers, scale)
+            )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(lower > 0, earning / lower, np.inf)
+        worst = max(worst, float(ratio.max()))
+        if not np.isfinite(worst):
+            return worst
+    return worst
+
+
+def relaxed_price_bound(
+    problem: PatternProblem, prices: FloatArray | None = None, time_s: float | None = 60.0
+) -> tuple[float, RelaxedPriceWitness | None]:
+    """Return tokens/s that no set of disjoint pipelines exceeds, with its witness.
+
+    Parameters
+    ----------
+    prices
+        (G,) starting prices a device; ``None`` starts from each group's share of the layers it can hold a second.
+    time_s
+        Stop improving prices after so many seconds.
+    """
+    started = time.perf_counter()
+    available = problem.groups.available.astype(np.float64)
+    trial = starting_prices(problem) if prices is None else np.maximum(prices, 1e-9)
+    best, best_prices = np.inf, trial
+    step = 0.2
+    rng = np.random.default_rng(0)
+    while True:
+        ratio = price_ratio(problem, trial)
+        bound = ratio * float(trial @ available)
+        if bound < best:
+            best, best_prices = bound, trial * ratio
+        else:
+            step *= 0.7
+        if step < 0.01 or (time_s is not None and time.perf_counter() - started > time_s):
+            break
+        trial = best_prices * np.exp(step * rng.standard_normal(available.size))
+    if not np.isfinite(best):
+        return best, None
+    return best, RelaxedPriceWitness(tuple(float(p) for p in best_prices), NUM_STEPS, MULTIPLIERS)
+
+
+def starting_prices(problem: PatternProblem) -> FloatArray:
+    """Return (G,) prices in proportion to layers a second within memory, the best over shapes."""
+    speed = np.zeros(problem.groups.num_groups)
+    for costs in problem.costs:
+        cap = np.minimum(np.maximum(costs.cap, 0.0), problem.num_layers)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            stage = costs.fixed + cap * costs.layer
+            rate = np.where(cap > 0, costs.batch_size * cap / np.maximum(stage, 1.0), 0.0)
+        speed = np.maximum(speed, rate)
+    return np.asarray(np.maximum(speed / (problem.num_layers * TICK_S), 1e-9))

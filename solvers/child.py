@@ -1,0 +1,146 @@
+"""The solver's own process: reads a pickled job from standard input, writes messages to standard output.
+
+Started as ``python -P -m solvers.child`` by :mod:`solvers.child_process`; what a solver prints goes nowhere, so that it
+can't mix with the messages.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import BinaryIO
+
+from slob_opt.errors import InputError, SolverUnavailable
+from slob_opt.problem.placement import Placement
+from solvers import cpsat_adapter, pulp_adapter
+from solvers.backend import Ending
+from solvers.formulation import Formulation, decode
+from solvers.incumbent import encode
+from solvers.interval_model import interval_model
+from solvers.messages import Backend, Bounded, Built, Finished, Found, Job, Message, Started, Unavailable
+from solvers.symmetry import canonical_placement
+from solvers.throughput_cpsat import throughput_cpsat
+from solvers.throughput_ilp import throughput_ilp
+
+Send = Callable[[Message], None]
+
+
+class Reporter:
+    """Turns a back end's progress into messages; sends a bound or a plan only when it is new.
+
+    Parameters
+    ----------
+    job, formulation
+        What is solved, and the model it became.
+    send
+        Writes a message.
+    """
+
+    def __init__(self, job: Job, formulation: Formulation, send: Send) -> None:
+        self._job = job
+        self._formulation = formulation
+        self._send = send
+        self._bound: float | None = None
+        self._plan: Placement | None = None
+
+    def on_solution(self, values: Mapping[int, float]) -> None:
+        """Send the plan that values tell."""
+        table = self._job.instance.table
+        plan = decode(table, self._formulation.slots, values)
+        if plan is None:
+            return
+        plan = canonical_placement(table, plan)
+        if plan != self._plan:
+            self._plan = plan
+            self._send(Found(plan))
+
+    def on_bound(self, bound: float) -> None:
+        """Send a bound on the model's objective as one on the instance's."""
+        if abs(bound) > 1e29:  # solvers say infinity in several ways
+            return
+        natural = self._formulation.natural_bound(bound)
+        if self._bound is None or natural > self._bound:
+            self._bound = natural
+            self._send(Bounded(natural))
+
+
+def build(job: Job) -> Formulation:
+    """Return the formulation of a job's instance for its back end, with the incumbent as hint."""
+    instance = job.instance
+    if instance.is_throughput:
+        formulation = throughput_ilp(instance) if job.backend.is_ilp else throughput_cpsat(instance)
+    else:
+        formulation = interval_model(instance, has_circuit=not job.backend.is_ilp)
+    if job.incumbent is not None:
+        formulation.model.hint.update(encode(instance.table, formulation, job.incumbent) or {})
+    return formulation
+
+
+def run(job: Job, send: Send, began_s: float) -> None:
+    """Solve a job and send messages; the last one is `Finished` or `Unavailable`.
+
+    Parameters
+    ----------
+    began_s
+        ``time.monotonic()`` at the job's start; the time limit counts from there.
+    """
+    try:
+        adapter = pulp_adapter if job.backend.is_ilp else cpsat_adapter
+        send(Started(adapter.version()))
+        formulation = build(job)
+        model = formulation.model
+        send(
+            Built(
+                len(model.variables), len(model.rows), model.num_terms, model.largest_boolean_sum(), formulation.tick_s
+            )
+        )
+        limits = job.limits
+        if limits.time_s is not None:
+            limits = replace(limits, time_s=max(0.0, limits.time_s - (time.monotonic() - began_s)))
+        reporter = Reporter(job, formulation, send)
+        if job.backend is Backend.CPSAT:
+            answer = cpsat_adapter.solve(model, limits, reporter)
+        else:
+            answer = pulp_adapter.solve(model, limits, reporter, backend=job.backend.value)
+        if answer.values is not None:
+            reporter.on_solution(answer.values)
+        if answer.bound is not None:
+            reporter.on_bound(answer.bound)
+        send(Finished(answer.ending, answer.raw_status))
+    except SolverUnavailable as error:
+        if job.memory_bytes is not None and not isinstance(error.__cause__, ModuleNotFoundError):
+            send(Finished(Ending.LIMIT, "out of memory", f"the memory limit is too small to start in: {error}"))
+        else:
+            send(Unavailable(str(error)))
+    except InputError as error:
+        send(Finished(Ending.FAILED, "refused", str(error)))
+    except MemoryError:
+        send(Finished(Ending.LIMIT, "out of memory", "the solver reached its memory limit"))
+
+
+def main() -> None:
+    """Serve one job and exit; the only place where this process touches its standard streams."""
+    began_s = time.monotonic()
+    channel: BinaryIO = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device, for its file number
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    job: Job = pickle.load(sys.stdin.buffer)
+    if job.memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = job.memory_bytes if hard == resource.RLIM_INFINITY else min(job.memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+    def send(message: Message) -> None:
+        pickle.dump(message, channel)
+        channel.flush()
+
+    run(job, send, began_s)
+
+
+if __name__ == "__main__":
+    main()

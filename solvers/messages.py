@@ -1,0 +1,99 @@
+"""What passes between a planner and the process that runs its solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slob_opt.planning.instance import PlacementInstance
+from slob_opt.problem.placement import Placement
+from solvers.backend import BackendLimits, Ending
+
+
+class Backend(StrEnum):
+    """Back ends by name."""
+
+    HIGHS = "highs"
+    CBC = "cbc"
+    CPSAT = "cpsat"
+
+    @property
+    def is_ilp(self) -> bool:
+        """Whether PuLP runs it."""
+        return self is not Backend.CPSAT
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the process is to solve.
+
+    Attributes
+    ----------
+    instance
+        The placement problem.
+    backend
+        Who solves it.
+    incumbent
+        Start of the search; ``None`` starts from nothing.
+    limits
+        Of the whole job; the process takes its own start and the building of the model off the time.
+    memory_bytes
+        Cap on the process's address space; ``None`` is no cap.
+    """
+
+    instance: PlacementInstance
+    backend: Backend
+    incumbent: Placement | None
+    limits: BackendLimits
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process runs and has read its job."""
+
+    solver_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The model is built; its size, and the largest sum of 0/1 coefficients in a row."""
+
+    num_variables: int
+    num_rows: int
+    num_terms: int
+    largest_boolean_sum: float
+    tick_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A bound on the instance's objective, minimised scale."""
+
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The back end's last word; `reason` says why it failed, and is empty otherwise."""
+
+    ending: Ending
+    raw_status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The back end is not installed."""
+
+    reason: str
+
+
+Message = Started | Built | Found | Bounded | Finished | Unavailable

@@ -1,0 +1,200 @@
+"""Every option of every command has an effect on what is recorded and on what is solved; one without is a failure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import registry
+from experiments.cli.main import COMMANDS, load_command
+from slob_opt.planning.instance import PlacementInstance
+from slob_opt.planning.result import SolveLimits, SolveResult, Status
+from slob_opt.problem.placement import Placement
+
+Slob = Callable[..., Any]
+NOT_RECORDED = {"help", "show_config"}  # these end the command before there is anything to record
+
+# Changed value, and what must stand beside it on both sides so that the option has a meaning.
+PROBLEM: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "traffic": (("--traffic", "TRAFFIC"), ()),
+    "prompt_tokens": (("--prompt-tokens", "500"), ()),
+    "output_tokens": (("--output-tokens", "100"), ()),
+    "context_tokens": (("--context-tokens", "3000"), ()),
+    "objective": (("--objective", "latency"), ()),
+    "in_flight": (("--in-flight", "3"), ("--objective", "interval")),
+    "max_micro_batches": (("--max-micro-batches", "5"), ()),
+    "max_interval": (("--max-interval", "150ms"), ()),
+    "max_in_flight": (("--max-in-flight", "none"), ()),
+    "weight_bits": (("--weight-bits", "8"), ()),
+    "kv_bits": (("--kv-bits", "8"), ()),
+    "kv_mode": (("--kv-mode", "tight"), ()),
+    "memory_utilization": (("--memory-utilization", "0.8"), ()),
+    "batch_grid": (("--batch-grid", "1,2,4"), ()),
+    "tp": (("--tp", "2"), ("--cluster", "llmpq-11")),
+}
+SEARCH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "methods": (("--methods", "even"), ()),
+    "time_limit": (("--time-limit", "1"), ()),
+    "memory_limit": (("--memory-limit", "4GiB"), ()),
+    "seed": (("--seed", "7"), ()),
+    "workers": (("--workers", "2"), ()),
+}
+OUTPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "format": (("--format", "json"), ()),
+    "out": (("--out", "elsewhere"), ()),
+    "no_track": (("--no-track",), ()),
+    "experiment": (("--experiment", "mine"), ()),
+    "what_if": (("--what-if",), ()),
+    "suite": (("--suite", "demo"), ("--out", "x")),
+    "quick": (("--quick",), ()),
+}
+CHANGES = PROBLEM | SEARCH | OUTPUT
+
+
+def option_names(command: str) -> list[str]:
+    """Options of a command as its own parser has them."""
+    return [
+        p.name for p in load_command(command).params if p.param_type_name == "option" and p.name not in NOT_RECORDED
+    ]
+
+
+def config(slob: Slob, *argv: str) -> dict[str, Any]:
+    """The effective configuration that a call would record."""
+    answer = slob(*argv, "--show-config")
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> str:
+    path = tmp_path / "traffic.yaml"
+    path.write_text("schema_version: 1\nprompt_tokens: 333\n", encoding="utf-8")
+    return str(path)
+
+
+def arguments(tiny: tuple[str, ...], extra: tuple[str, ...], traffic: str) -> tuple[str, ...]:
+    """Cluster, model and extra options; a cluster in `extra` stands for the tiny one."""
+    base = list(tiny)
+    rest = list(extra)
+    if "--cluster" in rest:
+        at = rest.index("--cluster")
+        base[1] = rest[at + 1]
+        del rest[at : at + 2]
+    return tuple(traffic if word == "TRAFFIC" else word for word in (*base, *rest))
+
+
+CASES = [
+    (command, name)
+    for command in ("plan", "compare", "study")
+    for name in option_names(command)
+    if name not in {"cluster", "model"}
+]
+
+
+@pytest.mark.parametrize(("command", "name"), CASES)
+def test_every_option_changes_the_recorded_configuration(
+    command: str, name: str, slob: Slob, tiny: tuple[str, ...], traffic: str
+) -> None:
+    assert name in CHANGES, f"option {name} of {command} is new: say here what it changes"
+    change, beside = CHANGES[name]
+    if command == "study":
+        before, after = config(slob, "study", "gap", *beside), config(slob, "study", "gap", *beside, *change)
+    elif name == "suite":
+        before, after = config(slob, command, *tiny, *beside), config(slob, command, *beside, *change)
+    else:
+        before = config(slob, command, *arguments(tiny, beside, traffic))
+        after = config(slob, command, *arguments(tiny, (*beside, *change), traffic))
+    assert before != after
+
+
+@pytest.mark.parametrize("name", sorted(PROBLEM))
+def test_every_option_of_the_problem_changes_what_is_solved(
+    name: str, slob: Slob, tiny: tuple[str, ...], traffic: str
+) -> None:
+    """Not only what is written down: the fingerprint covers all numbers of the cost table and the objective."""
+    change, beside = PROBLEM[name]
+    if name == "kv_mode":
+        beside = ("--context-tokens", "8192")
+        tiny = (*tiny[:3], "gemma-2-2b")  # sliding windows of 4,096 tokens
+    before = config(slob, "plan", *arguments(tiny, beside, traffic))["problem"]
+    after = config(slob, "plan", *arguments(tiny, (*beside, *change), traffic))["problem"]
+    assert before["instance_fingerprint"] != after["instance_fingerprint"]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--cluster", "lab-3"), ("--model", "tinyllama-1.1b")])
+def test_cluster_and_model_change_what_is_solved(
+    option: str, value: str, slob: Slob, tiny: tuple[str, ...], traffic: str
+) -> None:
+    other = list(tiny)
+    other[other.index(option) + 1] = value
+    before, after = config(slob, "plan", *tiny)["problem"], config(slob, "plan", *other)["problem"]
+    assert before["table_fingerprint"] != after["table_fingerprint"]
+
+
+class Spy:
+    """A planner that notes what it was given and finds nothing."""
+
+    name = "even"
+    seen: tuple[PlacementInstance, SolveLimits | None] | None = None
+
+    def solve(
+        self, instance: PlacementInstance, *, incumbent: Placement | None = None, limits: SolveLimits | None = None
+    ) -> SolveResult:
+        Spy.seen = instance, limits
+        return SolveResult("even", Status.UNKNOWN, None, None, None, 0.0, message="only a spy")
+
+
+def test_limits_and_bits_reach_the_solver(slob: Slob, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = registry.PlannerEntry("even", f"{__name__}:Spy", "baseline", "a spy")
+    monkeypatch.setitem(registry.PLANNERS, "even", entry)
+    monkeypatch.setattr(registry, "load_target", lambda target: Spy)
+    common = ("plan", *tiny, "--methods", "even")
+    wide = slob(
+        *common, "--time-limit", "1", "--memory-limit", "2GiB", "--seed", "5", "--workers", "3", "--kv-bits", "16"
+    )
+    assert Spy.seen is not None
+    instance, limits = Spy.seen
+    assert limits == SolveLimits(1.0, 2 * 2**30, 5, 3)
+    slob(*common, "--kv-bits", "4", "--time-limit", "0")
+    other, unlimited = Spy.seen
+    assert unlimited is not None
+    assert unlimited.time_s is None
+    assert 4 * other.table.kv_bytes.sum() == instance.table.kv_bytes.sum()
+    assert wide.code == 1
+    assert "only a spy" in wide.out
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("--in-flight", "2"), "--in-flight belongs to --objective interval"),
+        (("--objective", "latency", "--in-flight", "2"), "latency is the interval of one sequence in flight"),
+        (("--objective", "latency", "--max-interval", "1s"), "--max-interval belongs to --objective throughput"),
+        (("--max-interval", "400"), "--max-interval: found '400' without a unit"),
+        (("--max-in-flight", "few"), "--max-in-flight is 'few', expected a whole number from 1 or none"),
+        (("--batch-grid", "1,b"), "--batch-grid is '1,b', expected whole numbers"),
+        (("--tp", "2"), "--tp 2: the largest node of cluster tiny has 1 card"),
+        (("--memory-limit", "4"), "--memory-limit: found '4' without a unit"),
+        (("--methods", "parametrik"), "no planner 'parametrik'; did you mean 'parametric'?"),
+        (("--memory-utilization", "1.5"), "memory_utilization is 1.5"),
+    ],
+)
+def test_an_option_without_effect_or_sense_is_refused(
+    argv: tuple[str, ...], sentence: str, slob: Slob, tiny: tuple[str, ...]
+) -> None:
+    answer = slob("plan", *tiny, *argv)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert sentence in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str, slob: Slob) -> None:
+    answer = slob(command, "--help")
+    assert answer.code == 0
+    assert f"Example: slob {command}" in " ".join(answer.out.split())
