@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.gap_curves import natural
 from experiments.layer_map import LayerMap, layer_map
@@ -211,9 +211,13 @@ def _judge(
         results.append(SolveResult("closed-form bound", Status.UNKNOWN, None, None, bound, 0.0, witness=witness))
     certificates = [certify(result, setup.instance, rebuild=setup.rebuild) for result in results]
     agreement = agree(results, certificates)
+    shared = [
+        _with_shared_bound(certificate, before, after, certificates)
+        for certificate, before, after in zip(certificates, results, agreement.results, strict=True)
+    ]
     outcomes = tuple(
         outcome_of(method, result, certificate, setup, trace)
-        for method, result, certificate, (_, trace) in zip(methods, agreement.results, certificates, raw, strict=False)
+        for method, result, certificate, (_, trace) in zip(methods, agreement.results, shared, raw, strict=False)
     )
     own_plans = {  # a baseline whose natural plan breaks memory says so itself; that contradicts nobody
         f"{outcome.method}: {violation}"
@@ -232,3 +236,21 @@ def _judge(
         best = max((bound for bound in claimed if bound is not None), default=None)
     disagreements = tuple(sentence for sentence in agreement.disagreements if sentence not in own_plans)
     return Comparison(setup, outcomes, skipped, best, has_verified, disagreements)
+
+
+def _with_shared_bound(
+    certificate: Certificate, before: SolveResult, after: SolveResult, certificates: Sequence[Certificate]
+) -> Certificate:
+    """Return the certificate of a plan that another method's verified bound proves; others stay as they are."""
+    if after.bound is None or (after.bound, after.witness) == (before.bound, before.witness):
+        return certificate
+    source = next(c for c in certificates if c.bound == after.bound and c.bound_status == "verified")
+    reasons = (*(r for r in certificate.reasons if certificate.bound is not None), *source.reasons, after.message)
+    return replace(
+        certificate,
+        bound=after.bound,
+        bound_status="verified",
+        gap=after.gap,
+        status=after.status,
+        reasons=tuple(dict.fromkeys(reasons)),
+    )

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -71,45 +71,40 @@ def check_packages() -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _try_highs() -> str:
-    import highspy
-
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types
-    solver.setOptionValue("output_flag", False)  # its banner would stand in front of the JSON
-    return f"HiGHS {solver.version()}"
-
-
-def _try_cbc() -> str:
-    import pulp
-
-    if not pulp.PULP_CBC_CMD(msg=False).available():
-        raise ImportError("PuLP brings no CBC for this machine")
-    return "CBC of PuLP"
+SOLVERS = {
+    "highs": "import highspy; name = 'HiGHS ' + highspy.Highs().version()",
+    "cbc": "import pulp; name = 'CBC of PuLP' if pulp.PULP_CBC_CMD(msg=False).available() else 1 / 0",
+    "cp-sat": "from ortools.sat.python import cp_model; cp_model.CpModel(); name = 'CP-SAT of OR-Tools'",
+}
+"""Programs that start each solver and set its name; each runs in a process of its own."""
 
 
-def _try_cpsat() -> str:
-    from ortools.sat.python import cp_model
+def check_solvers(solvers: Mapping[str, str] | None = None) -> tuple[Check, ...]:
+    """Return whether each solver starts; a package that is there and can't be loaded is broken.
 
-    cp_model.CpModel()
-    return f"CP-SAT of OR-Tools {installed_version('ortools')}"
+    A foreign library may print past Python or take its process down, hence one child process each.
+
+    Parameters
+    ----------
+    solvers
+        Programs by name; ``None`` takes :data:`SOLVERS`.
+    """
+    return tuple(_check_solver(name, code) for name, code in (SOLVERS if solvers is None else solvers).items())
 
 
-SOLVERS: dict[str, Callable[[], str]] = {"highs": _try_highs, "cbc": _try_cbc, "cp-sat": _try_cpsat}
-"""Solvers by name; each function starts the solver or raises."""
-
-
-def check_solvers() -> tuple[Check, ...]:
-    """Return whether each solver starts; a package that is there and can't be loaded is broken."""
-    checks = []
-    for name, attempt in SOLVERS.items():
-        try:
-            checks.append(Check(f"solver {name}", "ok", attempt()))
-        except ModuleNotFoundError as error:
-            advice = f"no module {error.name}: pip install 'slob[exact]'"
-            checks.append(Check(f"solver {name}", "absent", advice))
-        except Exception as error:  # noqa: BLE001 - a foreign library may fail in any way; doctor tells which
-            checks.append(Check(f"solver {name}", "broken", f"{type(error).__name__}: {error}"))
-    return tuple(checks)
+def _check_solver(name: str, code: str) -> Check:
+    """Run one program and read its name off the last line."""
+    program = [sys.executable, "-c", f"{code}\nprint(flush=True); print('@', name)"]
+    try:
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return Check(f"solver {name}", "broken", "did not start within 60 s")
+    if done.returncode == 0:
+        return Check(f"solver {name}", "ok", done.stdout.rpartition("@ ")[2].strip())
+    last = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
+    if last.startswith("ModuleNotFoundError"):
+        return Check(f"solver {name}", "absent", f"{last.partition(': ')[2]}: pip install 'slob[exact]'")
+    return Check(f"solver {name}", "broken", last)
 
 
 def package_folder(name: str) -> Path | None:

@@ -12,6 +12,9 @@ from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.split import best_split, pipeline_of
 from slob_opt.problem.placement import Pipeline, Placement
 
+SMALL_CHANGE = 5e-4
+"""Relative change of an interval that is not worth a device. Chosen: below the cost model's own error by far."""
+
 MAX_TRIALS = 600
 """Most insertions tried per class of devices. Chosen: below a second on 40 stages."""
 
@@ -116,10 +119,10 @@ def _reason(instance: PlacementInstance, placement: Placement, device: int) -> s
     layers = f"{best.layers} layer{'s' if best.layers != 1 else ''}"
     where = f"at its best place ({layers} of pipeline {best.pipeline}) the token interval would be"
     figures = f"{best.interval_s * 1e3:.4g} ms instead of {before * 1e3:.4g} ms"
-    if change < -1e-9:
+    if change < -SMALL_CHANGE:
         return f"overlooked by this method: {where} {figures} ({change:+.1%})"
-    if change <= 1e-9:
-        return f"would change nothing: {where} the same, {before * 1e3:.4g} ms"
+    if change <= SMALL_CHANGE:
+        return f"would change next to nothing: {where} {figures}"
     return f"would slow the plan down: {where} {figures} ({change:+.1%})"
 
 
@@ -177,7 +180,8 @@ def _alone(instance: PlacementInstance, placement: Placement, devices: tuple[int
     held = sum(min(_most_layers(table, row, d, b), table.num_layers) for d in devices)
     if held < table.num_layers:
         many = f"all {len(devices)} left-out devices together hold" if len(devices) > 1 else "alone it holds"
-        return f"; {many} at most {held} of {table.num_layers} layers, too few for a pipeline of their own"
+        own = "their own" if len(devices) > 1 else "its own"
+        return f"; {many} at most {held} of {table.num_layers} layers, too few for a pipeline of {own}"
     order = tuple(sorted(devices, key=lambda d: (float(table.layer_s[row, table.device_class[d]].sum()), d)))
     chain = Pipeline(placement.pipelines[0].stages, 1, b)
     split = _split_with(instance, chain, order, row)

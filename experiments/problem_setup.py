@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from experiments.registry import nearest
 from slob_opt.cost.build import CostOptions, build_table
+from slob_opt.cost.groups import most_equal_cards, skipped_degrees
 from slob_opt.cost.table import CostTable
-from slob_opt.errors import InputError
+from slob_opt.errors import InputError, SkippedDegreeWarning
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.objectives import IntervalObjective, Objective, ThroughputObjective
 from slob_opt.problem.cluster import Cluster
+from slob_opt.problem.divisibility import allowed_tp_degrees, check_divisibility
 from slob_opt.problem.model import ModelSpec
 from slob_opt.problem.traffic import TrafficProfile
 from slob_opt.units import parse_seconds
@@ -98,6 +101,11 @@ class ProblemSetup:
         """Function that builds the table again from its inputs, for certification."""
         return lambda: build_table(self.cluster, self.model, self.traffic, self.cost_options)
 
+    def with_objective(self, objective: Objective) -> ProblemSetup:
+        """Return the same problem, judged by another objective."""
+        name = f"{self.cluster.name}/{self.model.name}/{objective.name}"
+        return replace(self, instance=PlacementInstance(self.table, objective, name))
+
     def effective(self) -> dict[str, object]:
         """Return what will be used, as plain JSON: every option of the problem has its mark here.
 
@@ -111,6 +119,7 @@ class ProblemSetup:
                 "num_nodes": len(self.cluster.nodes),
                 "num_cards": len(self.cluster.devices),
                 "tp_degrees": sorted({d for node in self.cluster.nodes for d in node.tp_degrees}),
+                "skipped_tp_degrees": sorted({degree for _, degree in skipped_degrees(self.cluster, self.model)}),
             },
             "model": {
                 "given": self.options.model,
@@ -139,26 +148,45 @@ def _whole_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def with_tp(cluster: Cluster, degrees: tuple[int, ...]) -> Cluster:
-    """Return the cluster with the given tensor-parallel degrees allowed on every node that has as many cards.
+    """Return the cluster with the given tensor-parallel degrees allowed on every node that has as many equal cards.
 
     A node too small for all of them works card by card.
 
     Raises
     ------
     InputError
-        When no node has as many cards as one of the degrees.
+        When no node has as many equal cards as one of the degrees.
     """
-    largest = max(len(node.devices) for node in cluster.nodes)
+    largest = max(most_equal_cards(node) for node in cluster.nodes)
     too_large = [d for d in degrees if d > largest]
     if too_large:
         raise InputError(
-            f"--tp {too_large[0]}: the largest node of cluster {cluster.name} has {largest} "
+            f"--tp {too_large[0]}: the largest node of cluster {cluster.name} has {largest} equal "
             f"card{'s' if largest > 1 else ''}"
         )
     nodes = tuple(
-        replace(node, tp_degrees=tuple(d for d in degrees if d <= len(node.devices)) or (1,)) for node in cluster.nodes
+        replace(node, tp_degrees=tuple(d for d in degrees if d <= most_equal_cards(node)) or (1,))
+        for node in cluster.nodes
     )
     return replace(cluster, nodes=nodes)
+
+
+def warn_of_skipped_degrees(cluster: Cluster, model: ModelSpec) -> None:
+    """Warn once of the tensor-parallel degrees that the cluster offers and the model's heads don't allow."""
+    skipped = skipped_degrees(cluster, model)
+    if not skipped:
+        return
+    degrees = ", ".join(str(d) for d in sorted({degree for _, degree in skipped}))
+    nodes = list(dict.fromkeys(name for name, _ in skipped))
+    few = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    most = max(len(node.devices) for node in cluster.nodes)
+    heads, kv_heads = model.layers[0].num_heads, model.layers[0].num_kv_heads
+    warnings.warn(
+        f"TP {degrees} of {few} left out: {model.name} has {heads} heads and {kv_heads} KV heads, "
+        f"allowed are {', '.join(map(str, allowed_tp_degrees(model, most)))}",
+        SkippedDegreeWarning,
+        stacklevel=2,
+    )
 
 
 def with_bits(model: ModelSpec, weight_bits: float | None, kv_bits: float | None) -> ModelSpec:
@@ -257,12 +285,20 @@ def set_up(options: ProblemOptions) -> ProblemSetup:
     ------
     InputError
         When something is missing, unknown or contradictory, or an option would change nothing.
+
+    Warns
+    -----
+    SkippedDegreeWarning
+        When the cluster offers tensor-parallel degrees that the model's heads don't allow.
     """
     from slob_opt.problem.files import find_cluster, find_model
 
     cluster, model = find_cluster(options.cluster), find_model(options.model)
     if options.tp is not None:
-        cluster = with_tp(cluster, _whole_numbers(options.tp, "--tp"))
+        degrees = _whole_numbers(options.tp, "--tp")
+        check_divisibility(model, degrees)  # what was asked for is refused; what a cluster offers is left out
+        cluster = with_tp(cluster, degrees)
+    warn_of_skipped_degrees(cluster, model)
     model = with_bits(model, options.weight_bits, options.kv_bits)
     traffic = _traffic(options)
     cost_options = _cost_options(options)

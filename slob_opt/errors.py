@@ -52,5 +52,9 @@ class SlobWarning(UserWarning):
     """Base class of the project's warnings."""
 
 
+class SkippedDegreeWarning(SlobWarning):
+    """A tensor-parallel degree that a cluster offers is left out, since the model's heads don't divide by it."""
+
+
 class PlausibilityWarning(SlobWarning):
     """An input is legal but looks like a slip of units; the message names the key and the usual value."""

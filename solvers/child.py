@@ -18,11 +18,25 @@ from typing import BinaryIO
 from slob_opt.errors import InputError, SolverUnavailable
 from slob_opt.problem.placement import Placement
 from solvers import cpsat_adapter, pulp_adapter
-from solvers.backend import Ending
+from solvers.backend import BackendAnswer, BackendLimits, Ending, Listener
 from solvers.formulation import Formulation, decode
 from solvers.incumbent import encode
+from solvers.integer_model import IntegerModel
 from solvers.interval_model import interval_model
-from solvers.messages import Backend, Bounded, Built, Finished, Found, Job, Message, Started, Unavailable
+from solvers.messages import (
+    Answered,
+    Backend,
+    Bounded,
+    Built,
+    Finished,
+    Found,
+    FoundValues,
+    Job,
+    Message,
+    ModelJob,
+    Started,
+    Unavailable,
+)
 from solvers.symmetry import canonical_placement
 from solvers.throughput_cpsat import throughput_cpsat
 from solvers.throughput_ilp import throughput_ilp
@@ -81,7 +95,25 @@ def build(job: Job) -> Formulation:
     return formulation
 
 
-def run(job: Job, send: Send, began_s: float) -> None:
+class ModelReporter:
+    """Turns a back end's progress on a plain model into messages; `send` writes one."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._bound: float | None = None
+
+    def on_solution(self, values: Mapping[int, float]) -> None:
+        """Send the values other than zero."""
+        self._send(FoundValues({v: x for v, x in values.items() if x}))
+
+    def on_bound(self, bound: float) -> None:
+        """Send a bound when it is new."""
+        if abs(bound) <= 1e29 and (self._bound is None or bound > self._bound):
+            self._bound = bound
+            self._send(Bounded(bound))
+
+
+def run(job: Job | ModelJob, send: Send, began_s: float) -> None:
     """Solve a job and send messages; the last one is `Finished` or `Unavailable`.
 
     Parameters
@@ -92,26 +124,10 @@ def run(job: Job, send: Send, began_s: float) -> None:
     try:
         adapter = pulp_adapter if job.backend.is_ilp else cpsat_adapter
         send(Started(adapter.version()))
-        formulation = build(job)
-        model = formulation.model
-        send(
-            Built(
-                len(model.variables), len(model.rows), model.num_terms, model.largest_boolean_sum(), formulation.tick_s
-            )
-        )
-        limits = job.limits
-        if limits.time_s is not None:
-            limits = replace(limits, time_s=max(0.0, limits.time_s - (time.monotonic() - began_s)))
-        reporter = Reporter(job, formulation, send)
-        if job.backend is Backend.CPSAT:
-            answer = cpsat_adapter.solve(model, limits, reporter)
+        if isinstance(job, ModelJob):
+            _run_models(job, send, began_s)
         else:
-            answer = pulp_adapter.solve(model, limits, reporter, backend=job.backend.value)
-        if answer.values is not None:
-            reporter.on_solution(answer.values)
-        if answer.bound is not None:
-            reporter.on_bound(answer.bound)
-        send(Finished(answer.ending, answer.raw_status))
+            _run_instance(job, send, began_s)
     except SolverUnavailable as error:
         if job.memory_bytes is not None and not isinstance(error.__cause__, ModuleNotFoundError):
             send(Finished(Ending.LIMIT, "out of memory", f"the memory limit is too small to start in: {error}"))
@@ -123,13 +139,52 @@ def run(job: Job, send: Send, began_s: float) -> None:
         send(Finished(Ending.LIMIT, "out of memory", "the solver reached its memory limit"))
 
 
+def _run_instance(job: Job, send: Send, began_s: float) -> None:
+    """Build the device-indexed model of an instance and solve it."""
+    formulation = build(job)
+    model = formulation.model
+    send(Built(len(model.variables), len(model.rows), model.num_terms, model.largest_boolean_sum(), formulation.tick_s))
+    reporter = Reporter(job, formulation, send)
+    answer = _solve(model, job, reporter, began_s)
+    if answer.values is not None:
+        reporter.on_solution(answer.values)
+    if answer.bound is not None:
+        reporter.on_bound(answer.bound)
+    send(Finished(answer.ending, answer.raw_status))
+
+
+def _run_models(job: ModelJob, send: Send, began_s: float) -> None:
+    """Solve models until their source has no further one, or one stays unanswered."""
+    answers: list[BackendAnswer] = []
+    while (model := job.source.next_model(tuple(answers))) is not None:
+        if not answers:
+            boolean_sum = model.largest_boolean_sum()
+            send(Built(len(model.variables), len(model.rows), model.num_terms, boolean_sum, 0.0))
+        answers.append(_solve(model, job, ModelReporter(send), began_s))
+        send(Answered(answers[-1]))
+        if answers[-1].ending not in (Ending.FINISHED, Ending.INFEASIBLE):
+            break
+    last = answers[-1] if answers else BackendAnswer(Ending.FINISHED, None, None, "nothing to solve")
+    send(Finished(last.ending, last.raw_status))
+
+
+def _solve(model: IntegerModel, job: Job | ModelJob, listener: Listener, began_s: float) -> BackendAnswer:
+    """Solve one model within what is left of the job's time."""
+    limits: BackendLimits = job.limits
+    if limits.time_s is not None:
+        limits = replace(limits, time_s=max(0.0, limits.time_s - (time.monotonic() - began_s)))
+    if job.backend is Backend.CPSAT:
+        return cpsat_adapter.solve(model, limits, listener)
+    return pulp_adapter.solve(model, limits, listener, backend=job.backend.value)
+
+
 def main() -> None:
     """Serve one job and exit; the only place where this process touches its standard streams."""
     began_s = time.monotonic()
     channel: BinaryIO = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device, for its file number
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    job: Job = pickle.load(sys.stdin.buffer)
+    job: Job | ModelJob = pickle.load(sys.stdin.buffer)
     if job.memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         most = job.memory_bytes if hard == resource.RLIM_INFINITY else min(job.memory_bytes, hard)

@@ -12,15 +12,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from slob_opt.errors import SolverUnavailable
 from slob_opt.problem.placement import Placement
-from solvers.backend import Ending
-from solvers.messages import Bounded, Built, Finished, Found, Job, Message, Started, Unavailable
+from solvers.backend import BackendAnswer, Ending
+from solvers.messages import (
+    Answered,
+    Bounded,
+    Built,
+    Finished,
+    Found,
+    FoundValues,
+    Job,
+    Message,
+    ModelJob,
+    Started,
+    Unavailable,
+)
 
 GRACE_S = 5.0
 """Wall-clock seconds after the limit until the process is killed. Chosen: solvers look at the clock more often."""
@@ -37,6 +49,8 @@ class ChildReport:
     ----------
     plans, bounds
         (seconds since the start, plan or bound) in the order of arrival; bounds on the minimised scale.
+    values, answers
+        The same for a `ModelJob`: solutions as they were found, and the last word on each model.
     finished
         The back end's last word; ``None`` when the process was killed or died.
     built
@@ -53,6 +67,8 @@ class ChildReport:
 
     plans: list[tuple[float, Placement]] = field(default_factory=list)
     bounds: list[tuple[float, float]] = field(default_factory=list)
+    values: list[tuple[float, Mapping[int, float]]] = field(default_factory=list)
+    answers: list[BackendAnswer] = field(default_factory=list)
     finished: Finished | None = None
     built: Built | None = None
     solver_version: str | None = None
@@ -70,7 +86,7 @@ class ChildReport:
         return Ending.LIMIT if self.was_killed else Ending.FAILED
 
 
-def run_in_child(job: Job, *, grace_s: float = GRACE_S, command: Sequence[str] = _COMMAND) -> ChildReport:
+def run_in_child(job: Job | ModelJob, *, grace_s: float = GRACE_S, command: Sequence[str] = _COMMAND) -> ChildReport:
     """Return what a process of its own found for a job; ends it at the job's time limit plus `grace_s`.
 
     Parameters
@@ -91,7 +107,7 @@ def run_in_child(job: Job, *, grace_s: float = GRACE_S, command: Sequence[str] =
         return _run(job, grace_s, command, scratch)
 
 
-def _run(job: Job, grace_s: float, command: Sequence[str], scratch: str) -> ChildReport:
+def _run(job: Job | ModelJob, grace_s: float, command: Sequence[str], scratch: str) -> ChildReport:
     began = time.monotonic()
     root = str(Path(__file__).resolve().parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -121,7 +137,7 @@ def _run(job: Job, grace_s: float, command: Sequence[str], scratch: str) -> Chil
     return report
 
 
-def _hand_over(stdin: IO[bytes], job: Job) -> None:
+def _hand_over(stdin: IO[bytes], job: Job | ModelJob) -> None:
     """Write the job; a process that died before reading it is noticed when its messages end."""
     try:
         pickle.dump(job, stdin)
@@ -172,6 +188,10 @@ def _collect(
                 report.built, report.build_s = message, at - report.start_s
             case Found(placement=plan):
                 report.plans.append((at, plan))
+            case FoundValues(values=values):
+                report.values.append((at, values))
+            case Answered(answer=answer):
+                report.answers.append(answer)
             case Bounded(bound=bound):
                 report.bounds.append((at, bound))
             case Unavailable(reason=reason):

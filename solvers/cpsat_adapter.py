@@ -64,8 +64,14 @@ def build(model: IntegerModel) -> tuple[Any, list[Any]]:
         cp.add_circuit(
             [(a.tail, a.head, variables[a.variable].negated() if a.is_negated else variables[a.variable]) for a in arcs]
         )
-    for product in model.products:
-        cp.add_multiplication_equality(variables[product.product], [variables[product.left], variables[product.right]])
+    for q in model.quotients:
+        cp.add_division_equality(variables[q.quotient], q.scale * variables[q.numerator], variables[q.denominator])
+    for extreme in model.extremes:
+        of = [variables[v] for v in extreme.of]
+        if extreme.is_largest:
+            cp.add_max_equality(variables[extreme.target], of)
+        else:
+            cp.add_min_equality(variables[extreme.target], of)
     objective = sorted(model.objective.items())
     cp.minimize(cp_model.LinearExpr.weighted_sum([variables[v] for v, _ in objective], [int(c) for _, c in objective]))
     for v, value in sorted(model.hint.items()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slob_opt.cost.table import CostTable
+from slob_opt.errors import InputError
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.problem.placement import Pipeline, Placement, Stage
 from solvers.integer_model import IntegerModel
@@ -66,6 +67,11 @@ def work_rates(instance: PlacementInstance) -> tuple[float, ...]:
     Layers carry weights that sum to 1, in proportion to their times on the first class. A pipeline of rate rho passes
     each layer rho times a second, and a device that holds layers of weight w spends at most all its time on them, so
     ``rho * w <= b * w / stage time``; its pipeline's rate is the sum over its devices. FORMULATION.md, section 2.
+
+    Raises
+    ------
+    InputError
+        When a stage takes no time at all.
     """
     table = instance.table
     weight = np.diff(table.layer_prefix_s[0, int(table.device_class[0])])
@@ -77,8 +83,9 @@ def work_rates(instance: PlacementInstance) -> tuple[float, ...]:
             prefix = table.layer_prefix_s[row, c]
             first, end = np.triu_indices(table.num_layers + 1, k=1)
             seconds = table.fixed_s[row, c] + prefix[end] - prefix[first]
-            with np.errstate(divide="ignore"):
-                rates = table.batch_sizes[row] * (done[end] - done[first]) / seconds
+            if not np.all(seconds > 0):
+                raise InputError(f"a stage of class {table.class_names[c]} takes no time, so rates have no limit")
+            rates = table.batch_sizes[row] * (done[end] - done[first]) / seconds
             best[c] = max(best[c], float(rates.max()))
     return tuple(float(best[c]) for c in table.device_class)
 

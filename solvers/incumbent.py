@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 
 from slob_opt.cost.table import CostTable
-from slob_opt.planning.evaluate import stage_devices
 from slob_opt.problem.placement import Placement
 from solvers.formulation import Formulation
 from solvers.slots import Slot
-from solvers.symmetry import canonical_placement, exchangeable_groups
+from solvers.symmetry import canonical_placement, devices_of, exchangeable_groups
 
 Stages = list[tuple[int, int, int]]
 """(device, first layer, end) in execution order."""
@@ -22,7 +21,7 @@ def encode(table: CostTable, formulation: Formulation, placement: Placement) -> 
     its list).
     """
     model = formulation.model
-    derived = ("T", "S[", "M[", "rho", "KB[", "B[")
+    derived = ("T", "S[", "S0[", "M[", "t[", "rho[", "KB", "B", "one[")
     values = {
         i: 0.0
         for i, variable in enumerate(model.variables)
@@ -30,7 +29,7 @@ def encode(table: CostTable, formulation: Formulation, placement: Placement) -> 
     }
     by_index = {slot.index: slot for slot in formulation.slots}
     for pipeline in canonical_placement(table, placement).pipelines:
-        devices = stage_devices(table, pipeline)
+        devices = devices_of(table, pipeline)
         slot = by_index.get(min(devices)) if len(by_index) > 1 else formulation.slots[0]
         stages = [(d, s.first, s.end) for d, s in zip(devices, pipeline.stages, strict=True)]
         shape = next(

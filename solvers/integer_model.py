@@ -70,12 +70,22 @@ class Arc:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """``product == left * right`` of three integer variables."""
+class Quotient:
+    """``quotient == floor(scale * numerator / denominator)`` of integer variables; the denominator is 1 or more."""
 
-    product: int
-    left: int
-    right: int
+    quotient: int
+    numerator: int
+    scale: int
+    denominator: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """``target`` is the largest of some integer variables, or the smallest."""
+
+    target: int
+    of: tuple[int, ...]
+    is_largest: bool
 
 
 @dataclass(slots=True)
@@ -83,13 +93,13 @@ class IntegerModel:
     """Variables, rows, circuits and products, with a linear objective to minimise.
 
     Built up by the ``add_*`` methods and not changed afterwards. Back ends refuse what they can't express
-    (circuits and products are for CP-SAT, real variables for the ILP).
+    (circuits, quotients and extremes are for CP-SAT, real variables for the ILP).
 
     Attributes
     ----------
     name
         Shown in messages.
-    variables, rows, circuits, products
+    variables, rows, circuits, quotients, extremes
         In the order they were added.
     objective
         Coefficient by variable id, minimised.
@@ -101,7 +111,8 @@ class IntegerModel:
     variables: list[Variable] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     circuits: list[tuple[Arc, ...]] = field(default_factory=list)
-    products: list[Product] = field(default_factory=list)
+    quotients: list[Quotient] = field(default_factory=list)
+    extremes: list[Extreme] = field(default_factory=list)
     objective: dict[int, float] = field(default_factory=dict)
     hint: dict[int, float] = field(default_factory=dict)
 
@@ -121,9 +132,7 @@ class IntegerModel:
         if not (math.isfinite(variable.lower) and math.isfinite(variable.upper)):
             raise InputError(f"variable {variable.name} of {self.name} needs finite bounds, from the instance")
         if variable.lower > variable.upper:
-            raise InputError(
-                f"variable {variable.name} of {self.name} has bounds {variable.lower} > {variable.upper}"
-            )
+            raise InputError(f"variable {variable.name} of {self.name} has bounds {variable.lower} > {variable.upper}")
         if max(abs(variable.lower), abs(variable.upper)) > MAX_EXACT:
             raise InputError(f"variable {variable.name} of {self.name} has a bound beyond 2^53; use a coarser unit")
         self.variables.append(variable)
@@ -182,9 +191,7 @@ class IntegerModel:
             What to use instead, as ``"ticks of 2^-26 s"``.
         """
         for row in [*self.rows, Row("objective", tuple(self.objective.items()), None, None)]:
-            worst = sum(
-                abs(c) * max(abs(self.variables[v].lower), abs(self.variables[v].upper)) for v, c in row.terms
-            )
+            worst = sum(abs(c) * max(abs(self.variables[v].lower), abs(self.variables[v].upper)) for v, c in row.terms)
             limits = [abs(x) for x in (row.lower, row.upper) if x is not None]
             if max([worst, *limits]) >= MAX_EXACT:
                 raise InputError(
@@ -207,9 +214,13 @@ class IntegerModel:
 
     def violated_row(self, values: Mapping[int, float], tolerance: float = 1e-6) -> str | None:
         """Return the name of a row that complete `values` break, or ``None``; circuits are not looked at."""
-        for product in self.products:
-            if abs(values[product.product] - values[product.left] * values[product.right]) > tolerance:
-                return self.variables[product.product].name
+        for q in self.quotients:
+            if values[q.quotient] != q.scale * int(values[q.numerator]) // int(values[q.denominator]):
+                return self.variables[q.quotient].name
+        for extreme in self.extremes:
+            pick = max if extreme.is_largest else min
+            if values[extreme.target] != pick(values[v] for v in extreme.of):
+                return self.variables[extreme.target].name
         for row in self.rows:
             if any(values[v] < 0.5 for v in row.only_if):
                 continue

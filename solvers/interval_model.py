@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slob_opt.planning.instance import PlacementInstance
 from solvers.formulation import Formulation, choose_forms, fastest_pass_s
 from solvers.integer_model import IntegerModel
@@ -21,12 +23,12 @@ def interval_model(instance: PlacementInstance, *, has_circuit: bool, clock: Clo
     has_circuit
         True builds for CP-SAT (circuit, whole ticks), False for an ILP (flow, real time variable, seconds scaled).
     clock
-        Unit of time; ``None`` is the table's tick.
+        Unit of time; ``None`` is the table's tick, or the finest power of two of it that CP-SAT's rows can hold.
     """
     table = instance.table
-    clock = clock or Clock()
     shapes = instance.shapes()
     row, k, _ = shapes[0]
+    clock = clock or (_finest_clock(instance) if has_circuit else Clock())
     layers, route = choose_forms(table, has_circuit=has_circuit, is_multiplied=False)
     model = IntegerModel(f"interval-{'cpsat' if has_circuit else 'ilp'}")
     devices = range(table.num_devices)
@@ -49,3 +51,11 @@ def interval_model(instance: PlacementInstance, *, has_circuit: bool, clock: Clo
         model.add_row(name, added(scaled(terms, k * factor), {total: -1}), upper=0)
     model.objective[total] = 1.0
     return Formulation(model, (slot,), clock.tick_s / factor, 0.0, clock.tick_s)
+
+
+def _finest_clock(instance: PlacementInstance) -> Clock:
+    """The finest unit of time in which no row passes 2^53, each variable weighing K times a whole pass."""
+    table, (row, k, _) = instance.table, instance.shapes()[0]
+    largest = max(longest_pass(table, Clock(), row), longest_step(table, Clock(), row))
+    num_variables = 4 * table.num_devices + 2 * table.num_layers + 4
+    return Clock(max(0, math.ceil(math.log2(num_variables * k * max(1, largest) / 2**52))))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.problem.placement import Placement
-from solvers.backend import BackendLimits, Ending
+from solvers.backend import BackendAnswer, BackendLimits, Ending
+from solvers.integer_model import IntegerModel
 
 
 class Backend(StrEnum):
@@ -48,6 +51,31 @@ class Job:
     memory_bytes: int | None = None
 
 
+class ModelSource(Protocol):
+    """Models to solve one after the other; what was answered so far decides what comes next. Has to be picklable."""
+
+    def next_model(self, answers: Sequence[BackendAnswer]) -> IntegerModel | None:
+        """Return the next model, ``None`` when all is answered; depends on nothing but `answers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelJob:
+    """Plain integer models for the process to solve; it knows nothing of what they mean.
+
+    Attributes
+    ----------
+    source
+        Yields the models.
+    backend, limits, memory_bytes
+        As in :class:`Job`; the limits are for all models together.
+    """
+
+    source: ModelSource
+    backend: Backend
+    limits: BackendLimits
+    memory_bytes: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """The process runs and has read its job."""
@@ -74,8 +102,22 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundValues:
+    """Values of a solution of a `ModelJob`'s current model, by variable id."""
+
+    values: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The back end's last word on one model of a `ModelJob`."""
+
+    answer: BackendAnswer
+
+
+@dataclass(frozen=True, slots=True)
 class Bounded:
-    """A bound on the instance's objective, minimised scale."""
+    """A bound on the instance's objective, minimised scale; of a `ModelJob` on the current model's own objective."""
 
     bound: float
 
@@ -96,4 +138,4 @@ class Unavailable:
     reason: str
 
 
-Message = Started | Built | Found | Bounded | Finished | Unavailable
+Message = Started | Built | Found | FoundValues | Answered | Bounded | Finished | Unavailable

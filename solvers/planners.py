@@ -23,10 +23,11 @@ from solvers.symmetry import canonical_placement
 
 Detail = tuple[str, float | int | str | bool]
 
-BOUND_MARGIN = {Backend.HIGHS: 1e-7, Backend.CBC: 1e-7, Backend.CPSAT: 0.0}
+BOUND_MARGIN = {Backend.HIGHS: 1e-7, Backend.CBC: 5e-7, Backend.CPSAT: 0.0}
 """Relative amount taken off a back end's bound.
 
-Chosen for the ILP: float tolerances of 1e-9 in rows of a few dozen terms, times ten. CP-SAT computes in whole numbers.
+Chosen. HiGHS: tolerances of 1e-9 in rows of a few dozen terms, times ten. CBC: its tolerances are 1e-7 and PuLP reads
+nine digits. CP-SAT computes in whole numbers.
 """
 
 CONFIRM_S = 30.0

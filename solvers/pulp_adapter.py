@@ -6,7 +6,8 @@ for CBC only ``sol_status`` (3) or ``has_solution`` (4) counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slob_opt.errors import InputError, SolverUnavailable
@@ -41,10 +42,10 @@ def build(model: IntegerModel) -> tuple[Any, list[Any]]:
     Raises
     ------
     InputError
-        When the model has circuits or products.
+        When the model has circuits, quotients or extremes.
     """
-    if model.circuits or model.products:
-        raise InputError(f"model {model.name} has circuits or products, an ILP takes rows only")
+    if model.circuits or model.quotients or model.extremes:
+        raise InputError(f"model {model.name} has circuits, quotients or extremes, an ILP takes rows only")
     model.check_magnitudes("a larger unit of time")
     pulp = load()
     problem = pulp.LpProblem("slob", pulp.LpMinimize)
@@ -67,6 +68,11 @@ def build(model: IntegerModel) -> tuple[Any, list[Any]]:
             relax = pulp.lpSum((low - row.lower) * (1 - variables[v]) for v in row.only_if)
             problem.addConstraint(total >= row.lower + relax)
     return problem, variables
+
+
+def _complete(model: IntegerModel, values: Mapping[int, float]) -> Mapping[int, float]:
+    """Values of all variables; PuLP drops those that are in no row, so any value within bounds will do for them."""
+    return {i: values.get(i, v.lower) for i, v in enumerate(model.variables)}
 
 
 def _is_broken(row: Row) -> bool:
@@ -105,9 +111,12 @@ def _solve_highs(model: IntegerModel, limits: BackendLimits, listener: Listener)
     base: Any = pulp.HiGHS
     kinds = highspy.cb.HighsCallbackType
 
+    def named(columns: Iterable[float]) -> Mapping[int, float]:
+        return _complete(model, dict(zip(column_ids, map(float, columns), strict=True)))
+
     def hear(kind: Any, _message: str, out: Any, _into: Any, _user: Any) -> None:
         if kind == kinds.kCallbackMipImprovingSolution:
-            listener.on_solution(dict(zip(column_ids, map(float, out.mip_solution), strict=False)))
+            listener.on_solution(named(out.mip_solution))
         listener.on_bound(float(out.mip_dual_bound))
 
     class WarmHighs(base):  # type: ignore[misc]  # PuLP is untyped
@@ -151,7 +160,7 @@ def _solve_highs(model: IntegerModel, limits: BackendLimits, listener: Listener)
     }.get(status, Ending.FAILED)
     values: Mapping[int, float] | None = None
     if has_values and ending is not Ending.INFEASIBLE:
-        values = dict(zip(column_ids, map(float, highs.getSolution().col_value), strict=True))
+        values = named(highs.getSolution().col_value)
     bound = float(info.mip_dual_bound) if ending in (Ending.FINISHED, Ending.LIMIT) else None
     if bound is not None and abs(bound) >= highspy.kHighsInf:
         bound = None
@@ -161,14 +170,10 @@ def _solve_highs(model: IntegerModel, limits: BackendLimits, listener: Listener)
 def _solve_cbc(model: IntegerModel, limits: BackendLimits) -> BackendAnswer:
     """CBC as PuLP runs it; it tells no bound while or after a solve, only a proof at the end."""
     pulp = load()
-    solver = next(
-        (s for s in (_cbc_of(pulp, "PULP_CBC_CMD", limits), _cbc_of(pulp, "COIN_CMD", limits)) if s is not None), None
-    )
+    solver = _find_cbc(pulp, limits)
     if solver is None:
         raise SolverUnavailable("CBC was not found: pip install 'pulp[cbc]', or use the back end 'highs'")
     problem, variables = build(model)
-    for i, value in model.hint.items():
-        variables[i].setInitialValue(value)
     stats = problem.solve(solver)
     if hasattr(stats, "has_solution"):  # PuLP 4
         has_values = bool(stats.has_solution)
@@ -179,9 +184,9 @@ def _solve_cbc(model: IntegerModel, limits: BackendLimits) -> BackendAnswer:
         is_done = problem.sol_status == pulp.LpSolutionOptimal
         is_infeasible = problem.sol_status == pulp.LpSolutionInfeasible and problem.status == pulp.LpStatusInfeasible
         word = str(pulp.LpStatus[problem.status])
-    values = {i: float(v.value()) for i, v in enumerate(variables) if v.value() is not None} if has_values else None
-    if values is not None and len(values) < len(variables):
-        values = {**dict.fromkeys(range(len(variables)), 0.0), **values}
+    values: Mapping[int, float] | None = None
+    if has_values:
+        values = _complete(model, {i: float(v.value()) for i, v in enumerate(variables) if v.value() is not None})
     ending = Ending.FINISHED if is_done else Ending.INFEASIBLE if is_infeasible else Ending.LIMIT
     bound = None
     if is_done and values is not None:
@@ -189,18 +194,31 @@ def _solve_cbc(model: IntegerModel, limits: BackendLimits) -> BackendAnswer:
     return BackendAnswer(ending, values, bound, word)
 
 
+def has_cbc() -> bool:
+    """Whether this PuLP finds a CBC."""
+    return _find_cbc(load(), BackendLimits(None)) is not None
+
+
+def _find_cbc(pulp: Any, limits: BackendLimits) -> Any:
+    """The CBC that PuLP brings along (3), or one on the machine; ``None`` without any."""
+    found = (_cbc_of(pulp, name, limits) for name in ("COIN_CMD", "PULP_CBC_CMD"))
+    return next((solver for solver in found if solver is not None), None)
+
+
 def _cbc_of(pulp: Any, name: str, limits: BackendLimits) -> Any:
     """A CBC solver of PuLP by name, or ``None`` when this PuLP or machine hasn't got it."""
     if not hasattr(pulp, name):
         return None
-    solver = getattr(pulp, name)(
-        msg=False,
-        timeLimit=limits.time_s,
-        threads=limits.workers if limits.workers > 1 else None,
-        gapRel=0.0,
-        gapAbs=0.0,
-        presolve=limits.has_presolve,
-        options=[f"randomCbcSeed {limits.seed}", "ratioGap 0"],
-        warmStart=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 3 announces that 4 has no PULP_CBC_CMD
+        solver = getattr(pulp, name)(
+            msg=False,
+            timeLimit=limits.time_s,
+            threads=limits.workers if limits.workers > 1 else None,
+            gapRel=0.0,
+            gapAbs=0.0,
+            presolve=limits.has_presolve,
+            options=[f"randomCbcSeed {limits.seed}"],
+            warmStart=False,
+        )
     return solver if solver.available() else None

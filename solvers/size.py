@@ -55,7 +55,9 @@ def estimate_size(instance: PlacementInstance, *, is_ilp: bool) -> ModelSize:
         variables += binaries + shapes + (arcs if layers is not LayerForm.CUTS and has_arcs else 0)
         terms += 2 * devices * devices + devices * (30 + 2 * shapes) + 4 * arcs
         if layers is LayerForm.CUTS:
-            terms += devices * table.num_layers * (table.num_layers // 2 + 4) + 3 * arcs * table.num_layers
+            loads = len({k * b for _, k, b in instance.shapes()})  # each may fit other runs of layers
+            pairs = table.num_layers // 2 + 4 + (shapes + loads * table.num_layers // 4 if loads > 1 else 0)
+            terms += devices * table.num_layers * pairs + 3 * arcs * table.num_layers
         elif has_arcs:
             terms += arcs * (8 if is_ilp else 4)
         in_times = 2 * binaries + 2 * arcs  # each variable in the pass and in a step
@@ -63,7 +65,8 @@ def estimate_size(instance: PlacementInstance, *, is_ilp: bool) -> ModelSize:
             variables += rows * binaries
             terms += rows * (7 * binaries + in_times + 3 * binaries)
         else:
-            terms += rows * in_times * (2 if instance.max_interval_s is not None and instance.is_throughput else 1)
+            is_capped = instance.max_interval_s is not None
+            terms += rows * in_times * (2 if is_capped else 1) + (devices * shapes * 2 if is_capped else 0)
     return ModelSize(variables, terms)
 
 

@@ -189,9 +189,7 @@ def _add_counts(model: IntegerModel, table: CostTable, slot: Slot, layers: Layer
         middle = {y: -float(max(limits[s].middle, limits[s].first, limits[s].last)) for s, y in slot.shapes}
         most = max((-c for c in middle.values()), default=0.0)
         model.add_row(f"at_least_one[{p},{d}]", added(slot.count[d], {used: -1}), lower=0)
-        model.add_row(
-            f"at_most[{p},{d}]", added(slot.count[d], {used: -most, whole: -(num_layers - most)}), upper=0
-        )
+        model.add_row(f"at_most[{p},{d}]", added(slot.count[d], {used: -most, whole: -(num_layers - most)}), upper=0)
         # n <= what fits in the chosen shape, per role; a whole model is ruled apart because a tied head saves bytes
         model.add_row(f"memory[{p},{d}]", added(slot.count[d], middle, {whole: -num_layers}), upper=0)
         for name, role, kind in (("first", first, "first"), ("last", last, "last")):
@@ -232,24 +230,30 @@ def _add_cuts(model: IntegerModel, table: CostTable, slot: Slot) -> None:
             {slot.cut_end[d, i + 1]: float(i + 1) for i in range(num_layers)},
             {slot.cut_first[d, i]: -float(i) for i in range(num_layers)},
         )
-        by_misfit: dict[tuple[tuple[int, ...], ...], list[Shape]] = {}
-        for shape, _ in slot.shapes:
-            by_misfit.setdefault(misfits(table, shape[0], d, shape[1] * shape[2]), []).append(shape)
-        for first in range(num_layers):
-            backward = {slot.cut_end[d, end]: 1.0 for end in range(1, first + 1)}
-            for bad, owners in by_misfit.items():
-                terms = added(
-                    {slot.cut_first[d, first]: 1.0},
-                    backward,
-                    {slot.cut_end[d, end]: 1.0 for end in bad[first]},
-                    slot.shape_sum(owners) if len(by_misfit) > 1 else {},
-                )
-                model.add_row(f"pair[{p},{d},{first}]", terms, upper=2 if len(by_misfit) > 1 else 1)
+        _forbid_misfits(model, table, slot, d)
     for layer in range(1, num_layers):
         joined = added(
             {slot.cut_end[d, layer]: 1.0 for d in slot.devices}, {slot.cut_first[d, layer]: -1.0 for d in slot.devices}
         )
         model.add_equal(f"joined[{p},{layer}]", joined, 0)
+
+
+def _forbid_misfits(model: IntegerModel, table: CostTable, slot: Slot, d: int) -> None:
+    """Forbid pairs of first layer and end that run backwards, or that don't fit in the chosen shape."""
+    p = slot.index
+    bad = {shape: misfits(table, shape[0], d, shape[1] * shape[2]) for shape, _ in slot.shapes}
+    for first in range(table.num_layers):
+        owners: dict[tuple[int, ...], list[Shape]] = {}
+        for shape, by_first in bad.items():
+            owners.setdefault(by_first[first], []).append(shape)
+        always = set.intersection(*(set(ends) for ends in owners)) | set(range(1, first + 1))
+        start = {slot.cut_first[d, first]: 1.0}
+        terms = added(start, dict.fromkeys((slot.cut_end[d, end] for end in sorted(always)), 1.0))
+        model.add_row(f"pair[{p},{d},{first}]", terms, upper=1)
+        for ends, shapes in owners.items():
+            extra = {slot.cut_end[d, end]: 1.0 for end in ends if end not in always}
+            if extra:  # start, end and shape are one of many each, so at most two of the three
+                model.add_row(f"misfit[{p},{d},{first}]", added(start, extra, slot.shape_sum(shapes)), upper=2)
 
 
 def _add_arcs(model: IntegerModel, table: CostTable, slot: Slot, layers: LayerForm) -> None:
@@ -309,4 +313,3 @@ def _add_order(model: IntegerModel, table: CostTable, slot: Slot, *, is_flow: bo
         # what leaves is what came plus the own layers; the last stage hands all layers to the outside
         terms = added(out, into, scaled(slot.count[d], -1), {slot.is_last[d]: float(num_layers)})
         model.add_equal(f"q_balance[{p},{d}]", terms, 0)
-

@@ -10,7 +10,6 @@ import itertools
 import numpy as np
 
 from slob_opt.cost.table import CostTable
-from slob_opt.planning.evaluate import stage_devices
 from slob_opt.problem.placement import Pipeline, Placement, Stage
 
 
@@ -55,6 +54,14 @@ def exchangeable_groups(table: CostTable) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(g) for g in groups if len(g) > 1)
 
 
+def devices_of(table: CostTable, pipeline: Pipeline) -> tuple[int, ...]:
+    """Return the planning device of each stage.
+
+    Not taken from ``planning.evaluate``, whose import of SciPy costs a solver's process more than a small solve.
+    """
+    return tuple(table.device_of_cards[frozenset(s.cards)] for s in pipeline.stages)
+
+
 Route = tuple[tuple[int, int, int], ...]
 
 
@@ -78,9 +85,7 @@ def canonical_placement(table: CostTable, placement: Placement) -> Placement:
     group_of = {d: group[0] for group in exchangeable_groups(table) for d in group}
     anonymous = sorted(
         (
-            tuple(
-                (group_of.get(d, d), s.first, s.end) for d, s in zip(stage_devices(table, p), p.stages, strict=True)
-            ),
+            tuple((group_of.get(d, d), s.first, s.end) for d, s in zip(devices_of(table, p), p.stages, strict=True)),
             p.num_micro_batches,
             p.batch_size,
         )

@@ -55,9 +55,7 @@ def _order_within(model: IntegerModel, table: CostTable, slot: Slot, a: int, b: 
         ]
         model.add_row(name, added(*starts, both), upper=2 * num_layers)
     elif slot.start:
-        model.add_row(
-            name, {slot.start[a]: 1, slot.start[b]: -1}, upper=0, only_if=(slot.used[a], slot.used[b])
-        )
+        model.add_row(name, {slot.start[a]: 1, slot.start[b]: -1}, upper=0, only_if=(slot.used[a], slot.used[b]))
     elif slot.flow:
         into_a = {v: 1.0 for q, v in slot.flow.items() if q[1] == a}
         into_b = {v: -1.0 for q, v in slot.flow.items() if q[1] == b}

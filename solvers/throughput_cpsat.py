@@ -1,25 +1,26 @@
-"""The throughput objective for CP-SAT: rates as integers, bound to times by products; FORMULATION.md, section 2.2."""
+"""The throughput objective for CP-SAT: rates as whole numbers, quotients of times; FORMULATION.md, section 2.2."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from slob_opt.cost.table import CostTable
 from slob_opt.planning.instance import PlacementInstance
 from solvers.formulation import Formulation, choose_forms, fastest_pass_s, work_rates
-from solvers.integer_model import IntegerModel, Product
+from solvers.integer_model import Extreme, IntegerModel, Quotient
 from solvers.memory import fits
 from solvers.slots import Slot, add_slot, added
 from solvers.symmetry_rows import add_exclusion, add_some_pipeline, add_symmetry_rows
 from solvers.times import Clock, busy_terms, longest_pass, longest_step, pipeline_terms, stage_terms
 
 PRODUCT_BITS = 51
-"""Rate times time stays below 2^51, so that the rows which hold it stay below 2^53. Chosen."""
+"""Rate times time stays below 2^51, well inside 2^53. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateScale:
-    """Units of rate and time inside products.
+    """Units of rate and time inside quotients.
 
     Attributes
     ----------
@@ -94,53 +95,78 @@ def _add_rate(
     scale: RateScale,
     per_device: tuple[float, ...],
 ) -> None:
-    """Add the rate of one pipeline, at most K b over the time of a pass and b over the slowest step."""
-    table, p, clock, exponent = instance.table, slot.index, Clock(), scale.exponent
-    rows = sorted({shape[0] for shape, _ in slot.shapes})
-    cap = instance.max_interval_s
-    longest = max(longest_pass(table, clock, row) for row in rows)
-    slowest = max(longest_step(table, clock, row) for row in rows)
-    if cap is not None:
-        longest = min(longest, clock.ticks_below(cap))
-        slowest = min(slowest, clock.ticks_below(cap))
-    work = {slot.used[d]: -float(math.ceil(per_device[d] * 2.0**exponent) + 1) for d in slot.devices}
-    quickest = {row: fastest_pass_s(table, row) for row in rows}
-    most = -sum(work.values())
-    if all(quickest.values()):
-        pass_rate = max(k * b / quickest[row] for (row, k, b), _ in slot.shapes)
-        most = min(most, math.ceil(pass_rate * 2.0**exponent) + 1)
-    rate = model.add_int(f"rho[{p}]", 0, int(most))
-    coarse = 2**scale.shift
-    through = model.add_int(f"S[{p}]", 0, longest // coarse)
-    step = model.add_int(f"M[{p}]", 0, slowest // coarse)
-    for row in rows:
-        owners = [y for shape, y in slot.shapes if shape[0] == row]
-        only_if: tuple[int, ...] = ()
-        if len(rows) > 1:
-            chosen = model.add_bool(f"z[{p},{row}]")
-            model.add_equal(f"row[{p},{row}]", added(dict.fromkeys(owners, 1.0), {chosen: -1}), 0)
-            only_if = (chosen,)
-        all_stages = pipeline_terms(table, slot, clock, row)
-        pass_terms = added(all_stages, {through: -coarse})
-        model.add_row(f"pass[{p},{row}]", pass_terms, upper=coarse - 1, only_if=only_if)
-        if cap is not None:
-            model.add_row(f"cap_pass[{p},{row}]", all_stages, upper=clock.ticks_below(cap), only_if=only_if)
-        steps = [stage_terms(table, slot, clock, row, d) for d in slot.devices]
-        for i, terms in enumerate([*steps, *busy_terms(table, slot, clock, row)]):
-            model.add_row(f"step[{p},{row},{i}]", added(terms, {step: -coarse}), upper=coarse - 1, only_if=only_if)
-            if cap is not None:  # exact: K steps within the cap
-                most_step = {y: -float(clock.ticks_below(cap) // k) for (r, k, _), y in slot.shapes if r == row}
-                model.add_row(f"cap_step[{p},{row},{i}]", added(terms, most_step), upper=0, only_if=only_if)
+    """Add the rate of one pipeline: the smaller of K b over the time of a pass and b over the slowest step.
+
+    Times and rate are functions of the choice, by equations and not by limits. With limits alone CP-SAT went up to
+    the true rate unit by unit, over thousands of solutions.
+    """
+    p = slot.index
+    work = {slot.used[d]: -float(math.ceil(per_device[d] * 2.0**scale.exponent) + 1) for d in slot.devices}
+    through, step = _add_times(model, instance, slot, 2**scale.shift)
+    limits = []
     for name, time, tokens in (
         ("KB", through, {y: float(k * b) for (_, k, b), y in slot.shapes}),
         ("B", step, {y: float(b) for (_, _, b), y in slot.shapes}),
     ):
         most_tokens = int(max(tokens.values()))
         number = model.add_int(f"{name}[{p}]", 0, most_tokens)
-        product = model.add_int(f"rho*{name}[{p}]", 0, most_tokens * scale.tokens_unit)
-        model.products.append(Product(product, rate, time))
         model.add_equal(f"number_{name}[{p}]", added(tokens, {number: -1}), 0)
-        model.add_row(f"tokens_{name}[{p}]", {product: 1, number: -scale.tokens_unit}, upper=0)
-    model.add_row(f"rate_if[{p}]", {rate: 1, slot.active: -most}, upper=0)
+        limit = model.add_int(f"{name}/T[{p}]", 0, most_tokens * scale.tokens_unit)
+        model.quotients.append(Quotient(limit, number, scale.tokens_unit, time))
+        limits.append(limit)
+    rate = model.add_int(f"rho[{p}]", 0, _most_rate(instance.table, slot, work, scale))
+    model.extremes.append(Extreme(rate, tuple(limits), is_largest=False))
     model.add_row(f"work[{p}]", {rate: 1, **work}, upper=0)
     model.objective[rate] = -1.0
+
+
+def _most_rate(table: CostTable, slot: Slot, work: dict[int, float], scale: RateScale) -> int:
+    """Upper limit of a pipeline's rate in rate units."""
+    most = -sum(work.values())
+    quickest = {shape[0]: fastest_pass_s(table, shape[0]) for shape, _ in slot.shapes}
+    if all(quickest.values()):
+        pass_rate = max(k * b / quickest[row] for (row, k, b), _ in slot.shapes)
+        most = min(most, math.ceil(pass_rate * 2.0**scale.exponent) + 1)
+    return int(most)
+
+
+def _add_times(model: IntegerModel, instance: PlacementInstance, slot: Slot, coarse: int) -> tuple[int, int]:
+    """Add S, the time of a pass, and M, the slowest step, both in `coarse` ticks rounded down; at least 1."""
+    table, p, clock = instance.table, slot.index, Clock()
+    rows = sorted({shape[0] for shape, _ in slot.shapes})
+    cap = instance.max_interval_s
+    longest = max(longest_pass(table, clock, row) for row in rows)
+    slowest = max(longest_step(table, clock, row) for row in rows)
+    if cap is not None:
+        longest, slowest = (min(most, clock.ticks_below(cap)) for most in (longest, slowest))
+    exact = model.add_int(f"S0[{p}]", 0, longest // coarse)
+    busy = {row: busy_terms(table, slot, clock, row) for row in rows}
+    num_steps = len(slot.devices) + max(len(terms) for terms in busy.values())
+    parts = [model.add_int(f"t[{p},{i}]", 0, slowest // coarse) for i in range(num_steps)]
+    for time in (exact, *parts):
+        model.add_row(f"time_if[{p}]", {time: 1, slot.active: -model.variables[time].upper}, upper=0)
+    for row in rows:
+        chosen = slot.active
+        if len(rows) > 1:
+            chosen = model.add_bool(f"z[{p},{row}]")
+            owners = slot.shape_sum(shape for shape, _ in slot.shapes if shape[0] == row)
+            model.add_equal(f"row[{p},{row}]", added(owners, {chosen: -1}), 0)
+        only_if = (chosen,)
+        whole = pipeline_terms(table, slot, clock, row)
+        model.add_row(f"pass[{p},{row}]", added(whole, {exact: -coarse}), lower=0, upper=coarse - 1, only_if=only_if)
+        if cap is not None:
+            model.add_row(f"cap_pass[{p},{row}]", whole, upper=clock.ticks_below(cap), only_if=only_if)
+        steps = [*(stage_terms(table, slot, clock, row, d) for d in slot.devices), *busy[row]]
+        for i, part in enumerate(parts):
+            terms = steps[i] if i < len(steps) else {}
+            name = f"step[{p},{row},{i}]"
+            model.add_row(name, added(terms, {part: -coarse}), lower=0, upper=coarse - 1, only_if=only_if)
+            if cap is not None:  # exact: K steps within the cap
+                most_step = {y: -float(clock.ticks_below(cap) // k) for (r, k, _), y in slot.shapes if r == row}
+                model.add_row(f"cap_{name}", added(terms, most_step), upper=0, only_if=only_if)
+    one = model.add_int(f"one[{p}]", 1, 1)
+    through = model.add_int(f"S[{p}]", 1, max(1, longest // coarse))
+    step = model.add_int(f"M[{p}]", 1, max(1, slowest // coarse))
+    model.extremes.append(Extreme(through, (exact, one), is_largest=True))
+    model.extremes.append(Extreme(step, (*parts, one), is_largest=True))
+    return through, step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -107,11 +107,11 @@ def _table(rows: list[dict[str, object]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     keys = [key for key in rows[0] if key not in {"uncertain", "has_equal_layers", "has_general_links", "name"}]
     for key in keys:
-        table.add_column(_TITLES.get(key, key.replace("num_", "").replace("_", " ")), justify=_justify(rows[0][key]))  # type: ignore[arg-type]
+        table.add_column(_TITLES.get(key, key.replace("num_", "").replace("_", " ")), justify=_justify(rows[0][key]))
     table.add_column("uncertain")
     for row in rows:
         uncertain = row["uncertain"]
-        table.add_row(*(_cell(key, row[key]) for key in keys), _facts(uncertain))  # type: ignore[arg-type]
+        table.add_row(*(_cell(key, row[key]) for key in keys), _facts(uncertain))
     return table
 
 
@@ -129,7 +129,7 @@ def _facts(uncertain: object) -> str:
     return f"{count} fact{'s' if count > 1 else ''}" if count else ""
 
 
-def _justify(value: object) -> str:
+def _justify(value: object) -> Literal["left", "right"]:
     return "right" if isinstance(value, int | float) and not isinstance(value, bool) else "left"
 
 

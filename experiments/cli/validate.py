@@ -14,14 +14,12 @@ from experiments.cli import options as opt
 from experiments.cli import screen
 from experiments.cli.problem import problem_options
 from experiments.comparison import Comparison, MethodOutcome, outcome_of
-from experiments.plan_output import digest, placement_from_plan, result_from_plan, setup_from_plan
+from experiments.plan_output import fingerprints_of, setup_from_plan, with_objective_of
 from experiments.problem_setup import ProblemOptions, ProblemSetup, set_up
 from experiments.report import outcome_json
 from slob_opt.errors import InputError
 from slob_opt.planning.certify import certify
-from slob_opt.planning.evaluate import evaluate
-from slob_opt.planning.instance import PlacementInstance
-from slob_opt.planning.objectives import IntervalObjective
+from slob_opt.planning.plan_record import claim_of
 from slob_opt.planning.result import Status
 from slob_opt.problem.files.plan_file import PlanFile, read_plan
 
@@ -30,6 +28,7 @@ _CLUSTER = Annotated[
 ]
 _MODEL = Annotated[str | None, typer.Option("--model", "-m", help="Model, for a plan that does not carry its own.")]
 _OBJECTIVE = Annotated[opt.ObjectiveName | None, typer.Option("--objective", help="Objective of a hand-made plan.")]
+_OBJECTIVE_OPTIONS = ("objective", "in_flight", "max_micro_batches", "max_interval", "max_in_flight")
 
 
 def validate(  # noqa: PLR0917 - Typer makes an option of each parameter
@@ -88,9 +87,10 @@ def _setup(given: dict[str, object], plan: PlanFile, file: str) -> ProblemSetup:
     if given["cluster"] is not None or given["model"] is not None:
         if given["cluster"] is None or given["model"] is None:
             raise InputError("--cluster and --model belong together")
-        return set_up(
-            problem_options(given, objective=_objective_name(given, plan), **_objective_parameters(given, plan))
-        )
+        said = problem_options(given, objective=_objective_name(given, plan), **_objective_parameters(given, plan))
+        setup = set_up(said)
+        is_own = all(given[name] is None for name in _OBJECTIVE_OPTIONS)
+        return with_objective_of(plan, setup, file) if is_own else setup
     said = problem_options(given, cluster=file, model=file, objective="throughput")
     without_effect = [
         item.name.replace("_", "-")
@@ -125,44 +125,28 @@ def _objective_parameters(given: dict[str, object], plan: PlanFile) -> dict[str,
 
 
 def check(setup: ProblemSetup, plan: PlanFile, file: str) -> tuple[Comparison, MethodOutcome]:
-    """Return the re-check of a plan, as a comparison of one method."""
-    placement = placement_from_plan(setup.table, plan, file) if plan.pipelines else None
-    computed = None if placement is None else _worth(setup.instance, placement)
-    result = result_from_plan(plan, placement, computed, setup.instance.is_throughput)
-    certificate = certify(result, setup.instance, rebuild=setup.rebuild)
+    """Return the re-check of a plan, as a comparison of one method.
+
+    What the file was made for is told as a violation, not refused: a plan may be tried on another problem.
+    """
+    claim = claim_of(replace(plan, fingerprints={}, objective=None), setup.instance, file=file)
+    certificate = certify(claim, setup.instance, rebuild=setup.rebuild)
     changed = _changed_inputs(setup, plan)
     if changed:
         violations = (*certificate.violations, *changed)
         certificate = replace(certificate, violations=violations, is_valid=False)
-    settled = replace(result, status=certificate.status)
-    outcome = outcome_of(result.planner, settled, certificate, setup)
+    objective = certificate.objective if claim.objective is None else claim.objective
+    settled = replace(claim, status=certificate.status, objective=objective)
+    outcome = outcome_of(claim.planner, settled, certificate, setup)
     is_verified = certificate.bound_status == "verified"
-    bound = result.bound if certificate.bound_status in ("verified", "claimed") else None
+    bound = claim.bound if certificate.bound_status in ("verified", "claimed") else None
     return Comparison(setup, (outcome,), (), bound, is_verified, ()), outcome
-
-
-def _worth(instance: PlacementInstance, placement: object) -> float | None:
-    """Worth of a plan, also of one that breaks a limit, so that a hand-made plan claims nothing false."""
-    from slob_opt.problem.placement import Placement
-
-    assert isinstance(placement, Placement)
-    evaluation = evaluate(instance, placement)
-    if evaluation.objective is not None or not evaluation.pipelines:
-        return evaluation.objective
-    if isinstance(instance.objective, IntervalObjective):
-        return evaluation.pipelines[0].interval_s
-    return -sum(report.rate for report in evaluation.pipelines)
 
 
 def _changed_inputs(setup: ProblemSetup, plan: PlanFile) -> tuple[str, ...]:
     """Fingerprints in the file that don't belong to the problem, in words."""
-    found = {
-        "cluster": digest(setup.cluster),
-        "model": digest(setup.model),
-        "traffic": digest(setup.traffic),
-        "cost_table": setup.table.fingerprint,
-        "instance": setup.instance.fingerprint,
-    }
+    own = {"cost_table": setup.table.fingerprint, "instance": setup.instance.fingerprint}
+    found = {**fingerprints_of(setup), **own}
     return tuple(
         f"the plan was made for another {name.replace('_', ' ')} ({said[:12]}, here {found[name][:12]})"
         for name, said in plan.fingerprints.items()

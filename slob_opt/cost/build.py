@@ -93,8 +93,8 @@ def build_table(
 ) -> CostTable:
     """Return the cost table of a cluster, a model and a traffic profile.
 
-    Planning devices are single cards and tensor-parallel groups, as the `tp_degrees` of each node allow. Equal cards
-    share a class, so that planners see their symmetry.
+    Planning devices are single cards and tensor-parallel groups, as the `tp_degrees` of each node and the model's heads
+    allow. Equal cards share a class, so that planners see their symmetry.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def build_table(
     Raises
     ------
     InputError
-        When a tensor-parallel degree doesn't divide the model's heads or no node has enough equal cards for it.
+        When no tensor-parallel degree of a node divides the model's heads, or a node has too few equal cards for one.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from slob_opt.cost.table import IntArray
 from slob_opt.errors import InputError
 from slob_opt.problem.cluster import Cluster, Node
 from slob_opt.problem.device import Device, Link
-from slob_opt.problem.divisibility import check_divisibility
+from slob_opt.problem.divisibility import allowed_tp_degrees, check_divisibility
 from slob_opt.problem.model import ModelSpec
 
 
@@ -48,12 +49,45 @@ def _numbers(device: Device) -> Device:
     return replace(device, name="card", gpu="card")
 
 
-def check_degrees(model: ModelSpec, node: Node) -> None:
-    """Raise InputError that names the node and every degree of it that doesn't divide the model's heads."""
-    try:
-        check_divisibility(model, sorted(set(node.tp_degrees)), num_gpus=len(node.devices))
-    except InputError as error:
-        raise InputError(f"tp_degrees of node {node.name}: {error.message}") from error
+def usable_degrees(model: ModelSpec, node: Node) -> tuple[int, ...]:
+    """Return the tensor-parallel degrees of a node that the model allows, ascending.
+
+    A node's degrees are a choice, so one that doesn't divide the model's heads is left out of it.
+
+    Raises
+    ------
+    InputError
+        When the model allows none of them; names the node and every violated rule.
+    """
+    degrees = sorted(set(node.tp_degrees))
+    allowed = set(allowed_tp_degrees(model, len(node.devices)))
+    usable = tuple(degree for degree in degrees if degree in allowed)
+    if not usable:
+        try:
+            check_divisibility(model, degrees, num_gpus=len(node.devices))
+        except InputError as error:
+            raise InputError(f"tp_degrees of node {node.name}: {error.message}") from error
+    return usable
+
+
+def skipped_degrees(cluster: Cluster, model: ModelSpec) -> tuple[tuple[str, int], ...]:
+    """Return (node, degree) of every tensor-parallel degree that nodes offer and planners do without.
+
+    Raises
+    ------
+    InputError
+        As in :func:`usable_degrees`.
+    """
+    return tuple(
+        (node.name, degree)
+        for node in cluster.nodes
+        for degree in sorted(set(node.tp_degrees) - set(usable_degrees(model, node)))
+    )
+
+
+def most_equal_cards(node: Node) -> int:
+    """Return the number of cards of a node's largest set of equal ones: no group of it can be larger."""
+    return max(Counter(_numbers(device) for device in node.devices).values())
 
 
 def _slowest_link(cluster: Cluster, node: Node, cards: tuple[Device, ...]) -> Link:
@@ -68,11 +102,13 @@ def form_groups(cluster: Cluster, model: ModelSpec) -> PlanningGroups:
 
     The equal cards of a node are cut into groups of each degree in PCI order, starting at multiples of the degree, so
     that groups are nested when each degree divides the next (1, 2, 4, 8). Cards left over stay unused at that degree.
+    A degree that doesn't divide the model's heads is left out where the node offers others, see
+    :func:`skipped_degrees`.
 
     Raises
     ------
     InputError
-        When a degree doesn't divide the model's heads, or a node has too few equal cards for it.
+        When no degree of a node divides the model's heads, or a node has too few equal cards for a degree.
     """
     names: list[str] = []
     cards: list[tuple[int, ...]] = []
@@ -85,8 +121,7 @@ def form_groups(cluster: Cluster, model: ModelSpec) -> PlanningGroups:
         equal: dict[Device, list[int]] = {}
         for position, device in enumerate(node.devices):
             equal.setdefault(_numbers(device), []).append(position)
-        check_degrees(model, node)
-        for degree in sorted(set(node.tp_degrees)):
+        for degree in usable_degrees(model, node):
             formed = 0
             for numbers, members in equal.items():
                 for start in range(0, len(members) - degree + 1, degree):
@@ -104,7 +139,7 @@ def form_groups(cluster: Cluster, model: ModelSpec) -> PlanningGroups:
             if not formed:
                 raise InputError(
                     f"tensor-parallel degree {degree} on node {node.name}, "
-                    f"which has at most {max(len(m) for m in equal.values())} equal GPUs"
+                    f"which has at most {most_equal_cards(node)} equal GPUs"
                 )
         first_card += len(node.devices)
     return PlanningGroups(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,7 +141,7 @@ def _messages(table: CostTable, row: int, devices: tuple[int, ...]) -> list[tupl
     """Messages of one iteration as (from, to, bytes), the returned token ids last."""
     if len(devices) == 1:
         return []
-    forward = [(a, b, int(table.hop_bytes[row])) for a, b in zip(devices, devices[1:], strict=False)]
+    forward = [(a, b, int(table.hop_bytes[row])) for a, b in itertools.pairwise(devices)]
     return [*forward, (devices[-1], devices[0], int(table.return_bytes[row]))]
 
 
@@ -161,11 +162,11 @@ def report_pipeline(table: CostTable, pipeline: Pipeline, row: int) -> PipelineR
     )
     hops_s = return_s = occupancy_s = 0.0
     if len(devices) > 1:
-        links = [table.link_class[a, b] for a, b in zip(devices, devices[1:], strict=False)]
+        links = [table.link_class[a, b] for a, b in itertools.pairwise(devices)]
         back = table.link_class[devices[-1], devices[0]]
         hops_s = float(sum(table.hop_s[row, c] for c in links))
         return_s = float(table.return_s[row, back])
-        occupancy_s = float(max(max(table.occupancy_s[row, c] for c in links), table.return_occupancy_s[row, back]))
+        occupancy_s = float(max(*(table.occupancy_s[row, c] for c in links), table.return_occupancy_s[row, back]))
         if np.any(np.isfinite(table.nic_bytes_per_s)):
             occupancy_s = max(occupancy_s, _nic_occupancy(table, row, devices))
     slowest = max(s.time_s for s in stages)
@@ -192,8 +193,10 @@ def _nic_factor(table: CostTable, placement: Placement, rows: list[int], reports
         return 1.0
     keep = np.isfinite(capacity)
     scale = capacity[keep]
-    solved = linprog(-np.ones(len(rates)), load[keep] / scale[:, None], np.ones(scale.size), bounds=[(0, r) for r in rates])
-    return float(-solved.fun / rates.sum())
+    solved = linprog(
+        -np.ones(len(rates)), load[keep] / scale[:, None], np.ones(scale.size), bounds=[(0, r) for r in rates]
+    )
+    return float(np.asarray(solved.x).sum() / rates.sum())
 
 
 def evaluate(instance: PlacementInstance, placement: Placement) -> Evaluation:
@@ -261,5 +264,7 @@ def _shape_violations(instance: PlacementInstance, index: int, pipeline: Pipelin
     if objective.max_in_flight is not None and k * b > objective.max_in_flight:
         found.append(f"pipeline {index} has {k * b} sequences in flight, the limit is {objective.max_in_flight}")
     if objective.max_interval_s is not None and interval_s > objective.max_interval_s:
-        found.append(f"pipeline {index} has an interval of {interval_s:.6g} s, the limit is {objective.max_interval_s:g} s")
+        found.append(
+            f"pipeline {index} has an interval of {interval_s:.6g} s, the limit is {objective.max_interval_s:g} s"
+        )
     return found

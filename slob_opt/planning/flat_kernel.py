@@ -1,7 +1,7 @@
 """Shortest intervals of many (pattern, shape, first group, last group) choices in one batch of array operations.
 
-The same test as in :mod:`slob_opt.planning.pattern_kernel`, with the shape varying along the batch, so that a search over a
-few thousand choices costs a few dozen array operations instead of a loop over shapes.
+The same test as in :mod:`slob_opt.planning.pattern_kernel`, with the shape varying along the batch, so that a
+search over a few thousand choices costs a few dozen array operations instead of a loop over shapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slob_opt.cost.table import TICK_S, FloatArray
+from slob_opt.cost.table import TICK_S, FloatArray, quantise
 from slob_opt.planning.groups import UNLIMITED_LAYERS, Groups
 from slob_opt.planning.instance import PlacementInstance
 
@@ -52,13 +52,23 @@ class ShapeArrays:
     order: IndexArray
 
 
-def shape_arrays(instance: PlacementInstance, groups: Groups, shapes: tuple[tuple[int, int, int], ...]) -> ShapeArrays:
-    """Return the costs of all shapes (row, K, b) as arrays; the same numbers as :func:`shape_costs` a shape at a time."""
+def shape_arrays(
+    instance: PlacementInstance,
+    groups: Groups,
+    shapes: tuple[tuple[int, int, int], ...],
+    use_mean_layers: bool = False,
+) -> ShapeArrays:
+    """Return the costs of all shapes (row, K, b) as arrays; the numbers of :func:`shape_costs`.
+
+    With unequal layers the smallest times and bytes are taken, which makes values bounds; `use_mean_layers` takes means
+    instead, which makes them estimates.
+    """
     table, classes = instance.table, groups.classes
     row = np.array([s[0] for s in shapes])
     k = np.array([s[1] for s in shapes], np.int64)
     q = k * np.array([s[2] for s in shapes], np.int64)
-    layer_bytes = (table.weight_bytes[None] + q[:, None, None] * table.kv_bytes[None]).min(axis=2)[:, classes]
+    held = table.weight_bytes[None] + q[:, None, None] * table.kv_bytes[None]
+    layer_bytes = (np.ceil(held.mean(axis=2)).astype(np.int64) if use_mean_layers else held.min(axis=2))[:, classes]
     free = (table.capacity_bytes - table.workspace_bytes[row])[:, classes]
     embed_bytes, head_bytes = table.embed_bytes[classes][None], table.head_bytes[row][:, classes]
 
@@ -75,7 +85,7 @@ def shape_arrays(instance: PlacementInstance, groups: Groups, shapes: tuple[tupl
         return np.asarray(values[row].min(axis=1) / TICK_S if has_links else np.zeros(row.size))
 
     limit = instance.max_interval_s
-    layer = ticks(table.layer_s.min(axis=2))
+    layer = ticks(quantise(table.layer_s.mean(axis=2)) if use_mean_layers else table.layer_s.min(axis=2))
     return ShapeArrays(
         row=row,
         fixed=ticks(table.fixed_s),
@@ -175,10 +185,10 @@ class FlatBatch:
         return part
 
     def probe(self, interval: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return three (X,) arrays of ticks: the least sum, and the ends of the range of intervals with the same layer caps.
+        """Return three (X,) arrays of ticks: least sum, and both ends of the range of intervals with equal caps.
 
-        The least sum of stages and hops with no stage above ``interval / K`` is infinite where caps don't cover the model.
-        Caps, hence sums, stay the same from the second array up to, not including, the third.
+        The least sum of stages and hops with no stage above ``interval / K`` is infinite where caps don't cover the
+        model. Caps, hence sums, stay the same from the second array up to, not including, the third.
         """
         budget = np.floor(interval / self.micro_batches) - self.fixed
         if self.has_free_layers:
@@ -211,11 +221,9 @@ class FlatBatch:
 
         With a `relative_step` above zero the search stops at that width and the (reached) upper end is returned.
 
-        Notes
-        -----
-        Between two intervals where a cap changes the least sum T is constant, so one probe settles the whole range: I is
-        reached there if and only if it is at least T. Bisection therefore runs over ranges, not over ticks, and takes about
-        as many steps as the number of layers has binary digits.
+        Notes ----- Between two intervals where a cap changes the least sum T is constant, so one probe settles the
+        whole range: I is reached there if and only if it is at least T. Bisection therefore runs over ranges, not
+        over ticks, and takes about as many steps as the number of layers has binary digits.
         """
         best = np.full(upper.size, np.inf)
         top = np.floor(np.minimum(upper, self.ceiling))

@@ -1,8 +1,8 @@
 """Devices by kind: groups of exchangeable devices, pools of cards, and the counts (patterns) a pipeline may use.
 
-A *group* holds planning devices of one cost class whose cards lie in one pool; a *pool* holds cards that are part of the
-same classes of planning devices. A card's devices (alone, in a pair, in a quad ...) are nested, so any counts with
-``sum(size * count) <= cards`` in each pool can be packed, largest groups first.
+A *group* holds planning devices of one cost class whose cards lie in one pool; a *pool* holds cards that are part
+of the same classes of planning devices. A card's devices (alone, in a pair, in a quad ...) are nested, so any
+counts with ``sum(size * count) <= cards`` in each pool can be packed, largest groups first.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Groups:
     pools
         (G,) int, pool of each group.
     sizes
-        (G,) int, cards of one device.
+        (G,) int, units of the pool that one device takes; a unit is the largest number of cards that divides all sizes.
     pool_cards
-        (number of pools,) int, cards.
+        (number of pools,) int, units of cards.
     has_uniform_links
         Whether one link class joins all devices, so that counts alone fix the hops.
     """
@@ -59,7 +59,7 @@ class Groups:
 
     @property
     def usage(self) -> IntArray:
-        """(number of pools, G) int, cards that one device of a group takes from a pool."""
+        """(number of pools, G) int, units that one device of a group takes from a pool."""
         matrix = np.zeros((self.pool_cards.size, self.num_groups), np.int64)
         matrix[self.pools, np.arange(self.num_groups)] = self.sizes
         return matrix
@@ -86,11 +86,17 @@ def group_devices(table: CostTable) -> Groups:
     cards_in_pool = np.zeros(len(pool_index), np.int64)
     for card_signature in signature.values():
         cards_in_pool[pool_index[card_signature]] += 1
+    pools = np.array([p for _, p in members], np.int64)
+    sizes = np.array([len(table.device_cards[v[0]]) for v in members.values()], np.int64)
+    for pool in range(cards_in_pool.size):
+        unit = int(np.gcd.reduce(sizes[pools == pool]))
+        sizes[pools == pool] //= unit
+        cards_in_pool[pool] //= unit
     return Groups(
         devices=tuple(tuple(v) for v in members.values()),
         classes=np.array([c for c, _ in members], np.int64),
-        pools=np.array([p for _, p in members], np.int64),
-        sizes=np.array([len(table.device_cards[v[0]]) for v in members.values()], np.int64),
+        pools=pools,
+        sizes=sizes,
         pool_cards=cards_in_pool,
         has_uniform_links=table.has_uniform_links,
     )
@@ -107,7 +113,8 @@ class ShapeCosts:
     fixed, layer, embed, head
         (G,) float64, whole ticks.
     cap, cap_first, cap_last, cap_both
-        (G,) float64, most layers that memory allows on a middle, first, last, only stage; negative when not even none fit.
+        (G,) float64, most layers that memory allows on a middle, first, last, only stage; negative when not even
+        none fit.
     hop, ret, occupancy
         Whole ticks; with different links the smallest of each, which makes values bounds.
     max_interval
@@ -174,7 +181,9 @@ def shape_costs(instance: PlacementInstance, classes: IntArray, shape: tuple[int
         cap_both=cap(embed_bytes + head_bytes - saving),
         hop=float(table.hop_s[row].min() / TICK_S) if has_links else 0.0,
         ret=float(table.return_s[row].min() / TICK_S) if has_links else 0.0,
-        occupancy=float(max(table.occupancy_s[row].min(), table.return_occupancy_s[row].min()) / TICK_S) if has_links else 0.0,
+        occupancy=float(max(table.occupancy_s[row].min(), table.return_occupancy_s[row].min()) / TICK_S)
+        if has_links
+        else 0.0,
         max_interval=float(np.floor(limit / TICK_S)) if limit is not None else float("inf"),
     )
 

@@ -1,9 +1,9 @@
 """Shortest interval of one pipeline by a dynamic program over groups and layers, for any number of devices.
 
-At interval I a group that executes l layers needs ``ceil(l / cap)`` devices, because each further device only adds its fixed
-time and a hop. So the smallest sum of stage times is a min-plus convolution of one cost curve a group, and I is reached if
-and only if that sum is at most I; bisection over whole ticks makes it exact. First and last groups are enumerated. The work
-is O(G^3 L^2 log I) whatever the number of devices.
+At interval I a group that executes l layers needs ``ceil(l / cap)`` devices, because each further device only adds
+its fixed time and a hop. So the smallest sum of stage times is a min-plus convolution of one cost curve a group,
+and I is reached if and only if that sum is at most I; bisection over whole ticks makes it exact. First and last
+groups are enumerated. The work is O(G^3 L^2 log I) whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def min_plus(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def curve(
-    cap: FloatArray, per_device: FloatArray | float, per_layer: FloatArray | float, count: FloatArray | float, num_layers: int
+    cap: FloatArray,
+    per_device: FloatArray | float,
+    per_layer: FloatArray | float,
+    count: FloatArray | float,
+    num_layers: int,
 ) -> FloatArray:
     """Return (X, L + 1): cost of l layers on as few devices as caps allow; infinite beyond ``cap * count``."""
     layers = np.arange(num_layers + 1, dtype=np.float64)

@@ -1,8 +1,9 @@
 """Unequal layers: a dynamic program over (devices used by group, layers executed).
 
-For one shape and interval ``value[n][l]`` is the least sum of stage times with which devices n, all of them used, execute
-layers [0, l); stages that break memory or exceed ``interval / K`` are left out. Order and cuts come out of the program, so a
-pattern's shortest interval is exact up to the bisection step; upper and lower ends of the last step give plan and bound.
+For one shape and interval ``value[n][l]`` is the least sum of stage times with which devices n, all of them used,
+execute layers [0, l); stages that break memory or exceed ``interval / K`` are left out. Order and cuts come out of
+the program, so a pattern's shortest interval is exact up to the bisection step; upper and lower ends of the last
+step give plan and bound.
 """
 
 from __future__ import annotations
@@ -183,8 +184,9 @@ def solve_layered(
     plan = realise(instance.table, problem.groups, plans)
     _, worth = better_plan(instance, incumbent, plan)
     return outcome(
-        instance, name, plan, bound if complete else None, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
-        witness=EnumerationWitness(size), limits=limits, details=details, history=(HistoryPoint(elapsed, worth, bound),),
+        instance, name, plan, bound if complete else None, elapsed_s=time.perf_counter() - started,
+        incumbent=incumbent, witness=EnumerationWitness(size), limits=limits, details=details,
+        history=(HistoryPoint(elapsed, worth, bound),),
     )  # fmt: skip
 
 
@@ -198,4 +200,8 @@ def _ceiling(program: LayeredProgram) -> float:
     finite = program.stage[np.isfinite(program.stage)]
     slowest = float(finite.max(initial=1.0))
     costs = program.costs
-    return costs.num_micro_batches * max(slowest, costs.occupancy) + len(program.levels) * (slowest + costs.hop) + costs.ret
+    return (
+        costs.num_micro_batches * max(slowest, costs.occupancy)
+        + len(program.levels) * (slowest + costs.hop)
+        + costs.ret
+    )

@@ -13,8 +13,8 @@ from slob_opt.problem.traffic import TrafficProfile
 class IntervalObjective:
     """Shortest token interval of one pipeline with K sequences in flight, one token each.
 
-    The interval is ``max(sum of stages + hops + return hop, K * max(stage time, link occupancy))``, seconds; K = 1 is the
-    latency of a token.
+    The interval is ``max(sum of stages + hops + return hop, K * max(stage time, link occupancy))``, seconds; K = 1
+    is the latency of a token.
 
     Attributes
     ----------

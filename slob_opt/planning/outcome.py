@@ -11,9 +11,7 @@ from slob_opt.planning.witness import Witness
 from slob_opt.problem.placement import Placement
 
 
-def better_plan(
-    instance: PlacementInstance, *plans: Placement | None
-) -> tuple[Placement | None, float | None]:
+def better_plan(instance: PlacementInstance, *plans: Placement | None) -> tuple[Placement | None, float | None]:
     """Return the best allowed plan and its worth (minimised); the earlier of two equals; (None, None) without any."""
     best: tuple[Placement | None, float | None] = (None, None)
     for plan in plans:

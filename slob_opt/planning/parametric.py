@@ -5,15 +5,13 @@ Which route an instance takes:
 * one link class and identical layers: patterns (counts of devices by group). `interval` looks at each pattern once;
   `throughput` prices every pattern against duals, keeps those that could still matter and packs them by a max-plus
   dynamic program.
-* anything else with at most 13 devices and identical layers: subsets with Held-Karp routes and a disjoint-family program.
-* unequal layers: the program over (counts, layer) of :mod:`slob_opt.planning.layered`.
-* larger instances: the pattern value as a bound (smallest hop and layer), the plan is the incumbent.
+* anything else with at most 13 devices and identical layers: subsets with Held-Karp routes and a disjoint-family
+program. * unequal layers: the program over (counts, layer) of :mod:`slob_opt.planning.layered`. * larger instances:
+the pattern value as a bound (smallest hop and layer), the plan is the incumbent.
 
-References
-----------
-Pinar, Tabak, Aykanat 2008, One-dimensional partitioning for heterogeneous systems; Benoit, Robert 2008, Mapping pipeline
-skeletons onto heterogeneous platforms (fixed order is polynomial, free order NP-complete). Held, Karp 1962 for routes.
-Gilmore, Gomory 1961 for pricing patterns.
+References ---------- Pinar, Tabak, Aykanat 2008, One-dimensional partitioning for heterogeneous systems; Benoit,
+Robert 2008, Mapping pipeline skeletons onto heterogeneous platforms (fixed order is polynomial, free order
+NP-complete). Held, Karp 1962 for routes. Gilmore, Gomory 1961 for pricing patterns.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slob_opt.cost.table import TICK_S
+from slob_opt.planning.column_search import dual_prices
 from slob_opt.planning.groups import realise
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.interval_program import solve_interval
@@ -37,7 +36,7 @@ from slob_opt.planning.relaxed_pricing import relaxed_price_bound
 from slob_opt.planning.result import HistoryPoint, SolveLimits, SolveResult
 from slob_opt.planning.subset_rates import SubsetKernel, best_family
 from slob_opt.planning.subset_routes import MAX_DEVICES
-from slob_opt.planning.witness import EnumerationWitness, RelaxedPriceWitness, SubsetWitness, ThresholdWitness
+from slob_opt.planning.witness import EnumerationWitness, SubsetWitness, ThresholdWitness
 from slob_opt.problem.placement import Placement
 
 
@@ -156,10 +155,10 @@ class ParametricPlanner:
             )  # fmt: skip
         if problem.groups.box_size() <= MAX_BOX and num_states(problem.groups.pool_cards) <= MAX_STATES:
             return solve_throughput(self.name, problem, incumbent, limits, started)
-        bound_rate, witness = relaxed_price_bound(problem, time_s=limits.time_s)
+        bound_rate, witness = relaxed_price_bound(problem, dual_prices(instance), time_s=limits.time_s)
         _, worth = better_plan(instance, incumbent)
         return outcome(
             instance, self.name, None, -bound_rate, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
-            witness=witness if isinstance(witness, RelaxedPriceWitness) else None, limits=limits, message=message,
+            witness=witness, limits=limits, message=message,
             history=(HistoryPoint(0.0, worth, None),), details=(("route", "relaxed prices"),),
         )  # fmt: skip

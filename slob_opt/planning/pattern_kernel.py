@@ -1,10 +1,10 @@
 """The shortest interval of many patterns at once, exact in ticks.
 
-A pattern says how many devices of each group a pipeline uses. At interval I with K micro-batches in flight a device of
-group g may execute ``min(cap_g, floor((floor(I / K) - fixed_g) / layer_g))`` layers; each takes at least one. Given these
-caps the sum of stage times is smallest when layers go to the smallest per-layer times first, so a pattern reaches I if and
-only if the caps cover the model and that smallest sum plus hops is at most I. All times are whole ticks below 2^52, so
-float64 divisions followed by floor are exact.
+A pattern says how many devices of each group a pipeline uses. At interval I with K micro-batches in flight a device
+of group g may execute ``min(cap_g, floor((floor(I / K) - fixed_g) / layer_g))`` layers; each takes at least one.
+Given these caps the sum of stage times is smallest when layers go to the smallest per-layer times first, so a
+pattern reaches I if and only if the caps cover the model and that smallest sum plus hops is at most I. All times
+are whole ticks below 2^52, so float64 divisions followed by floor are exact.
 """
 
 from __future__ import annotations

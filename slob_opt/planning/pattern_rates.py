@@ -105,7 +105,8 @@ def best_rates(problem: PatternProblem, counts: NDArray[np.int16], floor: FloatA
     floor
         (P,) tokens/s; rates that don't beat it are not looked for.
     exact
-        Enumerate first and last groups; otherwise relax them, which gives upper limits and is about G squared times faster.
+        Enumerate first and last groups; otherwise relax them, which gives upper limits and is about G squared times
+        faster.
     """
     size = counts.shape[0]
     table = RateTable(
@@ -159,7 +160,10 @@ def _rates_of_chunk(
             if chosen.size == 0:
                 continue
             interval = shortest_interval(n[:, chosen], costs, problem.num_layers, limit[chosen], first, last)
-            ends = (np.full(chosen.size, -1 if first is None else first), np.full(chosen.size, -1 if last is None else last))
+            ends = (
+                np.full(chosen.size, -1 if first is None else first),
+                np.full(chosen.size, -1 if last is None else last),
+            )
             _improve(table, several[chosen] + offset, index, costs, interval, *ends)
 
 
@@ -197,14 +201,13 @@ def plan_of(problem: PatternProblem, pattern: NDArray[np.int64], table: RateTabl
     """Return the pipeline behind entry `index` of an exact rate table."""
     costs = problem.costs[int(table.shape[index])]
     if int(pattern.sum()) == 1:
-        groups, layers = (int(np.argmax(pattern)),), (problem.num_layers,)
-    else:
-        groups, layers = pattern_split(
-            np.asarray(pattern, np.int64),
-            costs,
-            problem.num_layers,
-            float(table.interval[index]),
-            int(table.first[index]),
-            int(table.last[index]),
-        )
+        return PatternPlan((int(np.argmax(pattern)),), (problem.num_layers,), costs.num_micro_batches, costs.batch_size)
+    groups, layers = pattern_split(
+        np.asarray(pattern, np.int64),
+        costs,
+        problem.num_layers,
+        float(table.interval[index]),
+        int(table.first[index]),
+        int(table.last[index]),
+    )
     return PatternPlan(groups, layers, costs.num_micro_batches, costs.batch_size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 
 from slob_opt.cost.table import CostTable
@@ -144,8 +145,7 @@ def placement_of(plan: PlanFile, table: CostTable, *, file: str = "plan.json") -
             device = device_of_name.get(stage.device)
             key = f"pipelines[{p}].stages[{s}]"
             if device is None:
-                known = ", ".join(table.device_names[:8]) + (", ..." if table.num_devices > 8 else "")
-                raise InputError(f"found {stage.device!r}, known are {known}", file=file, key=f"{key}.device")
+                raise InputError(_unknown(stage.device, table.device_names), file=file, key=f"{key}.device")
             cards = table.device_cards[device]
             if stage.cards is not None and sorted(stage.cards) != sorted(cards):
                 message = f"found cards {list(stage.cards)}, device {stage.device} has {list(cards)}"
@@ -153,6 +153,14 @@ def placement_of(plan: PlanFile, table: CostTable, *, file: str = "plan.json") -
             stages.append(Stage(cards, stage.first, stage.end))
         pipelines.append(Pipeline(tuple(stages), item.num_micro_batches, item.batch_size))
     return Placement(tuple(pipelines))
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    """Return what is wrong with a device's name, with the nearest known ones."""
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    if near:
+        return f"found {name!r}; did you mean {near[0]!r}?"
+    return f"found {name!r}, known are {', '.join(known[:8])}" + (", ..." if len(known) > 8 else "")
 
 
 def claim_of(plan: PlanFile, instance: PlacementInstance, *, file: str = "plan.json") -> SolveResult:

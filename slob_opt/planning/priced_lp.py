@@ -1,8 +1,8 @@
 """Linear program over all patterns with every column priced: the bound behind pattern methods.
 
-Maximise the sum of rates of patterns subject to the cards of each pool. Only few patterns are ever columns; a round looks
-for patterns that earn more than their price over the whole box. When none is left, ``prices @ cards`` bounds every set of
-disjoint pipelines (weak duality), whatever columns were used.
+Maximise the sum of rates of patterns subject to the cards of each pool. Only few patterns are ever columns; a round
+looks for patterns that earn more than their price over the whole box. When none is left, ``prices @ cards`` bounds
+every set of disjoint pipelines (weak duality), whatever columns were used.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Columns:
         """Return some of the columns."""
         r = self.rates
         return Columns(
-            self.counts[index], RateTable(r.rate[index], r.shape[index], r.first[index], r.last[index], r.interval[index])
+            self.counts[index],
+            RateTable(r.rate[index], r.shape[index], r.first[index], r.last[index], r.interval[index]),
         )
 
     def join(self, other: Columns) -> Columns:
@@ -108,11 +109,21 @@ def all_patterns(problem: PatternProblem) -> NDArray[np.int16]:
     return np.concatenate(found) if found else np.zeros((0, problem.groups.num_groups), np.int16)
 
 
-def solve_master(usage: IntArray, rates: FloatArray, cards: IntArray) -> tuple[float, FloatArray]:
-    """Return value and prices (pools,) of the linear program over some columns; `usage` is (P, pools)."""
+def solve_master(usage: IntArray, rates: FloatArray, cards: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return how often each pattern is used (P,) by the linear program over some patterns, and the prices (pools,).
+
+    Parameters
+    ----------
+    usage
+        (P, pools) units of cards.
+    rates
+        (P,) tokens/s.
+    cards
+        (pools,) units there are.
+    """
     solved = linprog(-rates, A_ub=usage.T.astype(np.float64), b_ub=cards.astype(np.float64), method="highs")
     prices = np.maximum(0.0, -np.asarray(solved.ineqlin.marginals, dtype=np.float64))
-    return float(-solved.fun), prices
+    return np.asarray(solved.x, dtype=np.float64), prices
 
 
 def price_out(

@@ -133,13 +133,13 @@ class SubsetKernel:
     def rates(self, floor: float = 0.0) -> SubsetRates:
         """Return the best rate of each subset as far as it is above `floor` tokens/s."""
         size = 1 << self.num_devices
-        unknown = [np.full(size, -1) for _ in range(4)]
-        result = SubsetRates(np.full(size, floor), *unknown, np.full(size, np.inf))
+        shape, first, last, level = (np.full(size, -1) for _ in range(4))
+        result = SubsetRates(np.full(size, floor), shape, first, last, level, np.full(size, np.inf))
         order = sorted(range(len(self.shapes)), key=lambda i: -self.costs[i].num_in_flight)
         for index in order:
             self._single(result, index)
-            for level, routes in enumerate(self._row_routes(self.shapes[index][0])):
-                self._several(result, index, level, routes)
+            for depth, routes in enumerate(self._row_routes(self.shapes[index][0])):
+                self._several(result, index, depth, routes)
         result.rate[result.shape < 0] = 0.0
         return result
 
@@ -156,7 +156,14 @@ class SubsetKernel:
         return self.instance.table.num_layers
 
     def _enter(
-        self, result: SubsetRates, masks: IndexArray, index: int, first: IndexArray, last: IndexArray, level: int, ticks: FloatArray
+        self,
+        result: SubsetRates,
+        masks: IndexArray,
+        index: int,
+        first: IndexArray,
+        last: IndexArray,
+        level: int,
+        ticks: FloatArray,
     ) -> None:
         """Enter intervals that beat the rates known (masks may repeat)."""
         rate = self.costs[index].num_in_flight / (ticks * TICK_S)

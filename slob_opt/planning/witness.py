@@ -36,14 +36,15 @@ class MemoryWitness:
 class PatternWitness:
     """Prices of device classes under which no pattern but the listed ones earns more than its price.
 
-    Any set of disjoint pipelines that uses an unlisted pattern is worth at most ``sum(prices * cards) - slack``; over
-    the listed patterns alone the best packing is found by a max-plus dynamic program. The bound is the larger of the two.
-    A pattern is a count of devices per class of links and class of cost; see solvers/FORMULATION.md, section 4.
+    Any set of disjoint pipelines that uses an unlisted pattern is worth at most ``sum(prices * cards) - slack``;
+    over the listed patterns alone the best packing is found by a max-plus dynamic program. The bound is the larger
+    of the two. A pattern is a count of devices per class of links and class of cost; see solvers/FORMULATION.md,
+    section 4.
 
     Attributes
     ----------
     prices
-        (groups,) tokens/s a device.
+        (pools,) tokens/s a unit of cards of each pool (see :class:`slob_opt.planning.groups.Groups`).
     slack
         Amount by which every unlisted pattern falls short of its price, tokens/s. Zero with no listed patterns is a
         plain dual bound.
@@ -85,7 +86,8 @@ class ThresholdWitness:
     Attributes
     ----------
     kind
-        ``"pattern"`` (counts per class), ``"subset"`` (device subsets with exact routes) or ``"layered"`` (unequal layers).
+        ``"pattern"`` (counts per class), ``"subset"`` (device subsets with exact routes) or ``"layered"`` (unequal
+        layers).
     """
 
     kind: str

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slob_opt.cost.table import FloatArray, IntArray
+from slob_opt.planning.column_search import usage_of
 from slob_opt.planning.packing import num_states, pack
-from slob_opt.slob.pattern_search import Candidates, PatternSearch
+from slob_opt.planning.pattern_search import Candidates, PatternSearch
+from slob_opt.planning.priced_lp import solve_master
 
 MAX_WORK = 3e6
 """States times patterns up to which the packing program is run at once (about 10 ms)."""
+
+NEAR = 60
+"""Candidates closest to their price that are made exact in a round of a large packing."""
 
 MAX_ROUNDS = 8
 """Times that a pick is repeated after making its patterns exact. Chosen: two or three are usual."""
 
 
-def usage_of(search: PatternSearch, counts: NDArray[np.int64]) -> IntArray:
-    """Return (P, pools) cards of each pattern."""
-    return np.asarray(counts @ search.groups.usage.T)
-
-
 def pick(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> list[int]:
     """Return candidates to build, all exact; empty when none is possible."""
+    is_small = num_states(search.groups.pool_cards) * found.rate.size <= MAX_WORK
+    if search.instance.is_throughput and not is_small:
+        return pick_large(search, found, rng)
     for _ in range(MAX_ROUNDS):
-        chosen = pick_once(search, found, rng)
+        chosen = pick_small(search, found)
         fresh = np.array(sorted({i for i in chosen if not found.is_exact[i]}), np.int64)
         if fresh.size == 0:
-            return chosen
+            break
         search.make_exact(found, fresh)
-    chosen = [i for i in chosen if found.rate[i] > 0]
-    return chosen
+    return [i for i in chosen if found.is_exact[i] and found.rate[i] > 0]
 
 
-def pick_once(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> list[int]:
+def pick_small(search: PatternSearch, found: Candidates) -> list[int]:
     """Return the best candidates by the rates known now."""
     useful = np.flatnonzero(found.rate > 0)
     if useful.size == 0:
@@ -41,24 +42,32 @@ def pick_once(search: PatternSearch, found: Candidates, rng: np.random.Generator
     if not search.instance.is_throughput:
         return [int(np.argmax(found.rate))]
     usage = usage_of(search, found.counts[useful])
+    return [int(useful[i]) for i in pack(search.groups.pool_cards, usage, found.rate[useful])[1]]
+
+
+def pick_large(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> list[int]:
+    """Return a packing by the linear program over exact candidates near its prices, rounded, repaired and re-packed."""
     cards = search.groups.pool_cards
-    rates = found.rate[useful]
-    if num_states(cards) * useful.size <= MAX_WORK:
-        return [int(useful[i]) for i in pack(cards, usage, rates)[1]]
-    keep = undominated_quick(usage, rates)
-    useful, usage, rates = useful[keep], usage[keep], rates[keep]
-    return [int(useful[i]) for i in pack_large(cards, usage, rates, rng)]
-
-
-def undominated_quick(usage: IntArray, rates: FloatArray) -> NDArray[np.int64]:
-    """Return indices of patterns not beaten by one with at most the same cards (blockwise comparison)."""
-    order = np.lexsort((usage.sum(axis=1), -rates))
-    if order.size > 2000:
-        order = order[:2000]
-    sorted_usage = usage[order]
-    beats = np.all(sorted_usage[:, None, :] <= sorted_usage[None, :, :], axis=2)
-    beats &= np.arange(order.size)[:, None] < np.arange(order.size)[None, :]
-    return np.asarray(np.sort(order[~beats.any(axis=0)]))
+    for _ in range(MAX_ROUNDS):
+        useful = np.flatnonzero(found.rate > 0)
+        if useful.size == 0:
+            return []
+        usage, rates = usage_of(search, found.counts[useful]), found.rate[useful]
+        share, prices = solve_master(usage, rates, cards)
+        near = useful[np.argsort(usage @ prices - rates, kind="stable")[:NEAR]]
+        fresh = near[~found.is_exact[near]]
+        if fresh.size == 0 or np.all(found.is_exact[useful[share > 1e-9]]):
+            break
+        search.make_exact(found, fresh)
+    useful = np.flatnonzero((found.rate > 0) & found.is_exact)
+    usage, rates = usage_of(search, found.counts[useful]), found.rate[useful]
+    share, prices = solve_master(usage, rates, cards)
+    whole = np.floor(share + 1e-9).astype(np.int64)
+    chosen = [i for i in range(useful.size) for _ in range(int(whole[i]))]
+    left = cards - (usage[chosen].sum(axis=0) if chosen else 0)
+    near = np.argsort(usage @ prices - rates, kind="stable")[:400]
+    chosen += [int(near[i]) for i in greedy(left, usage[near], rates[near], prices)]
+    return [int(useful[i]) for i in repack(cards, usage, rates, chosen, prices, rng)]
 
 
 def greedy(cards: IntArray, usage: IntArray, rates: FloatArray, prices: FloatArray) -> list[int]:
@@ -75,21 +84,6 @@ def greedy(cards: IntArray, usage: IntArray, rates: FloatArray, prices: FloatArr
     return chosen
 
 
-def pack_large(cards: IntArray, usage: IntArray, rates: FloatArray, rng: np.random.Generator) -> list[int]:
-    """Return a good packing when the box is too large for the program: rounded linear program, then ruin and re-pack."""
-    from scipy.optimize import linprog
-
-    solved = linprog(-rates, A_ub=usage.T.astype(np.float64), b_ub=cards.astype(np.float64), method="highs")
-    prices = np.maximum(0.0, -np.asarray(solved.ineqlin.marginals))
-    whole = np.floor(solved.x + 1e-9).astype(np.int64)
-    chosen = [i for i in range(usage.shape[0]) for _ in range(whole[i])]
-    left = cards - (usage[chosen].sum(axis=0) if chosen else 0)
-    reduced = usage @ prices - rates
-    near = np.argsort(reduced, kind="stable")[:400]
-    chosen += [int(near[i]) for i in greedy(left, usage[near], rates[near], prices)] if near.size else []
-    return repack(cards, usage, rates, chosen, prices, rng)
-
-
 def repack(
     cards: IntArray,
     usage: IntArray,
@@ -99,7 +93,7 @@ def repack(
     rng: np.random.Generator,
     rounds: int = 24,
 ) -> list[int]:
-    """Return a packing improved by taking some pipelines out and packing their cards and the free ones again, exactly."""
+    """Return a packing improved by taking some pipelines out and packing their cards and the free ones again."""
     near = np.argsort(usage @ prices - rates, kind="stable")[:120]
     stale = 0
     for _ in range(rounds):

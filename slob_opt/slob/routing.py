@@ -1,4 +1,4 @@
-"""From patterns to devices when links differ: which device of each group, in which order, and a local search after it."""
+"""From patterns to devices when links differ: which devices, in which order, and a local search after it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from slob_opt.cost.table import TICK_S, CostTable, FloatArray
 from slob_opt.planning.flat_kernel import FlatBatch
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.pattern_kernel import single_interval
+from slob_opt.planning.pattern_search import Candidates, PatternSearch
 from slob_opt.planning.split_order import layers_in_order
 from slob_opt.problem.placement import Pipeline, Placement, Stage
-from slob_opt.slob.pattern_search import Candidates, PatternSearch
 
 MAX_STEPS = 40
 """Improvement steps of one pipeline's local search."""
@@ -93,9 +93,7 @@ class Router:
             route[x], busy[x] = self.length(orders[i], int(self.search.shapes.row[shape[i]]))
         first = self.group_of[[orders[i][0] for i in several]]
         last = self.group_of[[orders[i][-1] for i in several]]
-        batch = FlatBatch(
-            self.search.shapes, counts, shape[several], first, last, self.search.num_layers, route, busy
-        )
+        batch = FlatBatch(self.search.shapes, counts, shape[several], first, last, self.search.num_layers, route, busy)
         result[several] = batch.shortest(upper[several])
         return result
 
@@ -135,9 +133,9 @@ class Router:
             cards = set(self.cards[device])
             clash = [i for i in range(size) if cards & set(self.cards[order[i]])]
             if not clash:
-                moves += [order[:i] + (device,) + order[i:] for i in range(size + 1)]
+                moves += [(*order[:i], device, *order[i:]) for i in range(size + 1)]
             if len(clash) <= 1:
-                moves += [order[:i] + (device,) + order[i + 1 :] for i in (clash or range(size))]
+                moves += [(*order[:i], device, *order[i + 1 :]) for i in (clash or range(size))]
         for i in range(size):
             for j in range(i + 1, size):
                 swapped = list(order)
@@ -146,7 +144,7 @@ class Router:
                 moves.append(order[:i] + order[i : j + 1][::-1] + order[j + 1 :])
         for i in range(size):
             rest = order[:i] + order[i + 1 :]
-            moves += [rest[:j] + (order[i],) + rest[j:] for j in range(size) if j != i]
+            moves += [(*rest[:j], order[i], *rest[j:]) for j in range(size) if j != i]
         return [m for m in moves if m != order]
 
     def reshape(self, route: Route) -> Route:
@@ -191,11 +189,13 @@ class Router:
 
     def pipeline(self, route: Route) -> Pipeline:
         """Return the pipeline of a route."""
-        row, k, b = self.search.shape_list[route.shape]
+        _row, k, b = self.search.shape_list[route.shape]
         groups = tuple(int(self.group_of[d]) for d in route.order)
         costs = self.search.shape_costs(route.shape)
         stages, start = [], 0
-        for device, count in zip(route.order, layers_in_order(costs, groups, self.search.num_layers, route.interval), strict=True):
+        for device, count in zip(
+            route.order, layers_in_order(costs, groups, self.search.num_layers, route.interval), strict=True
+        ):
             stages.append(Stage(self.cards[device], start, start + count))
             start += count
         return Pipeline(tuple(stages), k, b)
@@ -203,37 +203,41 @@ class Router:
 
 def route_plans(
     instance: PlacementInstance, search: PatternSearch, found: Candidates, chosen: list[int]
-) -> list[Placement | None]:
-    """Return the placement of chosen candidates on actual devices, routed and improved."""
+) -> tuple[Placement | None, dict[int, float]]:
+    """Return the placement of chosen candidates on actual devices, and the rate each came to (its worst copy)."""
     router = Router(instance, search)
     free = set(range(instance.table.num_devices))
-    routes: list[Route] = []
+    routes: list[tuple[int, Route]] = []
+    rates: dict[int, float] = {}
     for index in sorted(chosen, key=lambda i: -int(found.counts[i].sum())):
         shape = int(found.shape[index])
         order = router.build(found.counts[index], int(search.shapes.row[shape]), free)
         if order is None:
+            rates[index] = 0.0
             continue
         ceiling = np.array([search.shapes.max_interval[shape] if instance.is_throughput else 2.0**50])
         ceiling = np.minimum(ceiling, 2.0**50)
         interval = router.intervals([order], np.array([shape]), ceiling)[0]
         if not np.isfinite(interval):
             interval = float(ceiling[0]) + 1
-        routes.append(Route(order, shape, float(interval)))
+        routes.append((index, Route(order, shape, float(interval))))
         _take(router, free, order)
     better: list[Route] = []
-    for route in routes:
+    for index, route in routes:
         own = {d for d in range(instance.table.num_devices) if d in free or d in route.order}
         improved = router.reshape(router.improve(route, own))
         improved = router.improve(improved, own) if improved.shape != route.shape else improved
         limit = search.shapes.max_interval[improved.shape]
         free |= set(route.order)
         if improved.interval > min(limit, 2.0**50):
+            rates[index] = 0.0
             continue
+        rates[index] = min(rates.get(index, np.inf), improved.rate(search))
         better.append(improved)
         _take(router, free, improved.order)
     if not better:
-        return []
-    return [Placement(tuple(router.pipeline(route) for route in better))]
+        return None, rates
+    return Placement(tuple(router.pipeline(route) for route in better)), rates
 
 
 def _take(router: Router, free: set[int], order: tuple[int, ...]) -> None:

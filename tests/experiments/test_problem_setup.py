@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.plain_data import decode, encode
-from experiments.plan_output import digest, objective_from_json, objective_to_json, witness_from_json, witness_to_json
+from experiments.plan_output import digest
 from experiments.problem_setup import ProblemOptions, set_up, with_bits, with_tp
 from experiments.what_if import link_sentence, scaled_clusters, what_if
 from slob_opt.errors import InputError
@@ -16,7 +16,6 @@ from slob_opt.planning.evaluate import evaluate
 from slob_opt.planning.objectives import IntervalObjective, ThroughputObjective
 from slob_opt.planning.result import SolveLimits
 from slob_opt.planning.split import pipeline_of
-from slob_opt.planning.witness import MemoryWitness, PatternWitness, ThresholdWitness
 from slob_opt.problem import catalogue
 from slob_opt.problem.cluster import Cluster
 from slob_opt.problem.model import ModelSpec
@@ -60,28 +59,6 @@ def test_damaged_plain_data_is_located(change: object, key: str, sentence: str) 
     with pytest.raises(InputError, match=sentence) as caught:
         decode(ModelSpec, data)
     assert caught.value.key == key
-
-
-@pytest.mark.parametrize(
-    "witness",
-    [
-        ThresholdWitness("pattern"),
-        MemoryWitness(10, 5),
-        PatternWitness((0.1, 1 / 3), 0.0, ((1, 0), (2, 1)), (1.5, 2.5)),
-    ],
-)
-def test_witnesses_survive_plain_json(witness: ThresholdWitness | MemoryWitness | PatternWitness) -> None:
-    assert witness_from_json(json.loads(json.dumps(witness_to_json(witness)))) == witness
-
-
-@pytest.mark.parametrize("objective", [IntervalObjective(4), ThroughputObjective(8, 0.25, None), ThroughputObjective()])
-def test_objectives_survive_plain_json(objective: IntervalObjective | ThroughputObjective) -> None:
-    assert objective_from_json(objective_to_json(objective)) == objective
-
-
-def test_keys_of_the_other_objective_are_refused() -> None:
-    with pytest.raises(InputError, match="don't belong to a interval objective"):
-        objective_from_json({"kind": "interval", "max_in_flight": 4})
 
 
 def test_caps_come_from_the_traffic_unless_said_otherwise() -> None:

@@ -87,6 +87,4 @@ def with_group(table: CostTable, members: tuple[int, ...], device: int) -> CostT
     numbered = {c: i for i, c in enumerate(sorted({c for group in cards for c in group}))}
     links = np.array(table.link_class)
     links[device, list(members)] = links[list(members), device] = -1
-    return replace(
-        table, device_cards=tuple(tuple(numbered[c] for c in group) for group in cards), link_class=links
-    )
+    return replace(table, device_cards=tuple(tuple(numbered[c] for c in group) for group in cards), link_class=links)

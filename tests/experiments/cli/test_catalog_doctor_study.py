@@ -76,18 +76,20 @@ def test_packages_are_looked_up_without_importing_them() -> None:
     assert not {"torch", "transformers"} & (set(sys.modules) - before)
 
 
-def test_a_solver_that_can_t_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> str:
-        raise ModuleNotFoundError("No module named 'highspy'", name="highspy")
-
-    def broken() -> str:
-        raise OSError("libstdc++.so.6: version not found")
-
-    monkeypatch.setattr("experiments.environment_check.SOLVERS", {"highs": absent, "cbc": broken})
-    highs, cbc = check_solvers()
-    assert (highs.state, cbc.state) == ("absent", "broken")
-    assert "pip install 'slob[exact]'" in highs.detail
-    assert "libstdc++" in cbc.detail
+def test_a_solver_that_can_t_be_loaded_is_told() -> None:
+    absent, broken, dead, fine = check_solvers(
+        {
+            "a": "import no_such_solver",
+            "b": "raise OSError('libstdc++.so.6: version not found')",
+            "c": "import os; os.abort()",
+            "d": "print('a banner'); name = 'D 1.0'",
+        }
+    )
+    assert [check.state for check in (absent, broken, dead, fine)] == ["absent", "broken", "broken", "ok"]
+    assert "pip install 'slob[exact]'" in absent.detail
+    assert "libstdc++" in broken.detail
+    assert "code" in dead.detail
+    assert fine.detail == "D 1.0"
 
 
 def test_a_foreign_package_that_shadows_ours_is_found(tmp_path: Path) -> None:

@@ -61,6 +61,21 @@ def test_compare_saves_plans_plots_report_and_runs(slob: Slob, tiny: tuple[str, 
     assert all(run.info.status == "FINISHED" for run in runs)
 
 
+def test_a_plan_that_another_methods_bound_proves_carries_that_proof(
+    slob: Slob, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    """slob has no bound of its own; where its plan meets the exact search's bound, its file verifies alone."""
+    pytest.importorskip("slob_opt.slob.placement")
+    argv = (*tiny, "--objective", "latency", "--methods", "slob,parametric", "--out", tmp_path, "--no-track")
+    data = json.loads(slob("compare", *argv, "--format", "json").out)
+    first, second = data["instances"][0]["methods"]
+    assert (first["status"], first["bound_status"]) == ("OPTIMAL", "verified")
+    assert first["bound"] == second["bound"]
+    answer = slob("validate", tmp_path / "tiny_small_interval-k1" / "plan-slob.json", "--format", "json")
+    assert answer.code == 0
+    assert json.loads(answer.out)["plan"]["bound_status"] == "verified"
+
+
 def test_json_is_the_report(slob: Slob, tiny: tuple[str, ...], tmp_path: Path) -> None:
     answer = slob("compare", *tiny, "--methods", "even", "--out", tmp_path / "o", "--no-track", "--format", "json")
     assert answer.code == 0

@@ -209,7 +209,7 @@ def test_a_hand_made_plan_is_checked_too(slob: Slob, tiny: tuple[str, ...], tmp_
     answer = slob("validate", hand_made(tmp_path, 4, 2), *tiny, "--format", "json")
     assert answer.code == 0, answer.err
     data = json.loads(answer.out)
-    assert data["plan"]["method"] == "hand-made"
+    assert data["plan"]["method"] == "by hand"
     assert data["plan"]["bound_status"] == "none"
 
 

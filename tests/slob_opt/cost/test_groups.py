@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from cost_facts import ETHERNET, PCIE, a100, l4, llama_2_7b, llama_2_70b, nodes_of_one, one_node
 
-from slob_opt.cost.groups import form_groups
+from slob_opt.cost.groups import form_groups, skipped_degrees
 from slob_opt.errors import InputError
 from slob_opt.problem.architecture import Architecture, build_model
 from slob_opt.problem.cluster import Cluster, Node
@@ -54,9 +54,22 @@ def test_case_p26_degree_that_does_not_divide_the_heads_is_refused_with_those_th
 def test_case_p27_three_cards_and_forty_heads_never_split_in_three():
     model = build_model(Architecture("llama-2-13b", 5120, 40, 40, 40, 128, 13824, 32000))
     cards = [a100(f"g{i}") for i in range(3)]
-    with pytest.raises(InputError, match="40"):
-        form_groups(one_node(*cards, tp_degrees=(1, 3)), model)
+    with pytest.raises(InputError, match="40 heads % TP 3 = 1"):
+        form_groups(one_node(*cards, tp_degrees=(3,)), model)
+    assert form_groups(one_node(*cards, tp_degrees=(1, 3)), model).cards == ((0,), (1,), (2,))
     assert form_groups(one_node(*cards, tp_degrees=(1, 2)), model).cards == ((0,), (1,), (2,), (0, 1))
+
+
+def test_a_degree_that_does_not_divide_is_left_out_where_there_is_another():
+    """9 heads and 3 KV heads: of 1, 2, 4 and 3 only 1 and 3 remain; a node that offers nothing else is refused."""
+    model = build_model(Architecture("smollm2-135m", 576, 30, 9, 3, 64, 1536, 49152))
+    cards = [a100(f"g{i}") for i in range(4)]
+    cluster = one_node(*cards, tp_degrees=(1, 2, 3, 4))
+    assert form_groups(cluster, model).cards == ((0,), (1,), (2,), (3,), (0, 1, 2))
+    assert skipped_degrees(cluster, model) == (("n", 2), ("n", 4))
+    assert skipped_degrees(cluster, llama_2_70b()) == (("n", 3),)
+    with pytest.raises(InputError, match="9 heads % TP 2 = 1.*9 heads % TP 4 = 1"):
+        form_groups(one_node(*cards, tp_degrees=(2, 4)), model)
 
 
 def test_degree_with_too_few_equal_cards_is_refused():

@@ -1,17 +1,25 @@
 """Candidate patterns for clusters whose box is too large to enumerate: neighbours of the patterns that prices favour.
 
-Start from one- and two-group patterns. Solve the linear program over the candidates; look at all patterns that differ from
-a pattern of its basis by one device more, one less, or one exchanged; keep those that earn more than their price; repeat.
+Start from one- and two-group patterns. Solve the linear program over the candidates; look at all patterns that
+differ from a pattern of its basis by one device more, one less, or one exchanged; keep those that earn more than
+their price; repeat.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
-from slob_opt.slob.pattern_search import Candidates, PatternSearch
-from slob_opt.slob.picking import usage_of
+from slob_opt.cost.table import FloatArray, IntArray
+from slob_opt.planning.instance import PlacementInstance
+from slob_opt.planning.pattern_search import Candidates, PatternSearch
+from slob_opt.planning.priced_lp import solve_master
+
+
+def usage_of(search: PatternSearch, counts: NDArray[np.int64]) -> IntArray:
+    """Return (P, pools) units of cards of each pattern."""
+    return np.asarray(counts @ search.groups.usage.T)
+
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 40)
 """Counts that starting patterns take; chosen, about a quarter apart."""
@@ -81,15 +89,14 @@ def priced_candidates(search: PatternSearch, start: NDArray[np.int64] | None = N
     if not search.instance.is_throughput:
         return _descend(search, found)
     seen = {row.tobytes() for row in counts}
-    cards = search.groups.pool_cards.astype(np.float64)
+    cards = search.groups.pool_cards
     for _ in range(MAX_ROUNDS):
         if found.rate.size == 0:
             return found
         usage = usage_of(search, found.counts)
-        solved = linprog(-found.rate, A_ub=usage.T.astype(np.float64), b_ub=cards, method="highs")
-        prices = np.maximum(0.0, -np.asarray(solved.ineqlin.marginals))
-        basis = np.argsort(-solved.x, kind="stable")[:MAX_NEIGHBOURS_FROM]
-        basis = basis[solved.x[basis] > 1e-9]
+        share, prices = solve_master(usage, found.rate, cards)
+        basis = np.argsort(-share, kind="stable")[:MAX_NEIGHBOURS_FROM]
+        basis = basis[share[basis] > 1e-9]
         near = np.argsort(usage @ prices - found.rate, kind="stable")[:MAX_NEIGHBOURS_FROM]
         around = neighbours(found.counts[np.union1d(basis, near)], search.groups.available)
         fresh = np.array([row for row in around if row.tobytes() not in seen], np.int64).reshape(-1, around.shape[1])
@@ -126,3 +133,13 @@ def _descend(search: PatternSearch, found: Candidates) -> Candidates:
         if found.rate.max() <= best:
             break
     return found
+
+
+def dual_prices(instance: PlacementInstance) -> FloatArray | None:
+    """Return (G,) tokens/s a device by the linear program over searched patterns; ``None`` when none has a rate."""
+    search = PatternSearch(instance)
+    found = priced_candidates(search)
+    if found.rate.size == 0:
+        return None
+    _, prices = solve_master(usage_of(search, found.counts), found.rate, search.groups.pool_cards)
+    return np.asarray(search.groups.usage.T @ prices)

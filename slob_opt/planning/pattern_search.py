@@ -1,9 +1,9 @@
 """Rates of candidate patterns in a few array operations, and lazily exact picking among them.
 
-Every (pattern, shape) has a closed upper limit on its rate: an iteration takes at least the sum of fixed times and hops with
-all layers on the fastest group, and K times the perfectly balanced stage. Only choices whose limit beats the best rate found
-for the pattern are bisected, first with embedding and head relaxed. The patterns that a packing picks are then made exact over
-first and last groups; the packing is repeated until it picks exact patterns only.
+Every (pattern, shape) has a closed upper limit on its rate: an iteration takes at least the sum of fixed times and
+hops with all layers on the fastest group, and K times the perfectly balanced stage. Only choices whose limit beats
+the best rate found for the pattern are bisected, first with embedding and head relaxed. The patterns that a packing
+picks are then made exact over first and last groups; the packing is repeated until it picks exact patterns only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.pattern_kernel import pattern_split
 
 COARSE_STEP = 1e-5
-"""Relative width at which the interval of a candidate is good enough to rank it. Chosen: 100 times below the 1e-3 that matters."""
+"""Relative width of a candidate's interval that is enough to rank it. Chosen: 100 times below what matters."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,9 @@ class PatternSearch:
         self.instance = instance
         self.groups: Groups = group_devices(instance.table)
         self.shape_list = instance.shapes()
-        self.shapes: ShapeArrays = shape_arrays(instance, self.groups, self.shape_list)
+        self.shapes: ShapeArrays = shape_arrays(
+            instance, self.groups, self.shape_list, use_mean_layers=not instance.table.has_identical_layers
+        )
         if hop_scale is not None:
             self._use_mean_links(hop_scale)
         self.num_layers = instance.table.num_layers
@@ -81,7 +83,7 @@ class PatternSearch:
         return np.asarray(np.where(fits, interval, np.inf))
 
     def rate_limits(self, counts: NDArray[np.int64]) -> FloatArray:
-        """Return (P, S) upper limits on rates, tokens/s; zero where memory, time cap or sense (K > devices + 1) rule a shape out."""
+        """Return (P, S) upper limits on rates, tokens/s; zero where memory, time cap or K > devices + 1 forbid."""
         s, n = self.shapes, counts.astype(np.float64)
         devices = n.sum(axis=1)
         fastest = np.where(counts[:, None, :] > 0, s.layer[None], np.inf).min(axis=2)
@@ -169,7 +171,7 @@ class PatternSearch:
             found.first[at], found.last[at] = first[heads], last[heads]
 
     def make_exact(self, found: Candidates, index: NDArray[np.int64]) -> None:
-        """Replace the relaxed rates of some patterns by exact ones, over first and last groups and all hopeful shapes."""
+        """Replace the relaxed rates of some patterns by exact ones, over both end groups and all hopeful shapes."""
         index = index[~found.is_exact[index]]
         if index.size == 0:
             return
@@ -220,9 +222,13 @@ class PatternSearch:
         costs = self.shape_costs(int(found.shape[index]))
         counts = found.counts[index]
         if int(counts.sum()) == 1:
-            groups, layers = (int(np.argmax(counts)),), (self.num_layers,)
-        else:
-            groups, layers = pattern_split(
-                counts, costs, self.num_layers, float(found.interval[index]), int(found.first[index]), int(found.last[index])
-            )
+            return PatternPlan((int(np.argmax(counts)),), (self.num_layers,), costs.num_micro_batches, costs.batch_size)
+        groups, layers = pattern_split(
+            counts,
+            costs,
+            self.num_layers,
+            float(found.interval[index]),
+            int(found.first[index]),
+            int(found.last[index]),
+        )
         return PatternPlan(groups, layers, costs.num_micro_batches, costs.batch_size)
