@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,13 +11,16 @@ from pathlib import Path
 
 from experiments.comparison import Comparison
 from experiments.gap_curves import gap_curves
-from experiments.plan_output import write_plan
+from experiments.layer_map import LayerMap
+from experiments.plan_output import make_folder, write_plan
 from experiments.plots import draw_gap_curves, draw_layer_map, save
 from experiments.provenance import Provenance
 from experiments.report import is_reproducible, outcome_record, unit_of
 from experiments.run_record import RunRecord, flatten
 from experiments.tracking import TrackingStore
 from slob_opt.errors import TrackingError
+from slob_opt.problem.files.documents import write_whole
+from slob_opt.problem.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +53,16 @@ def folder_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name.replace("/", "_")).strip("-")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all (a temporary file beside it, then renamed)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file, two spaces deep, whole or not at all; makes the folder.
+
+    Raises
+    ------
+    InputError
+        When the folder or the file can't be written.
+    """
+    make_folder(path.parent)
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def save_comparison(folder: Path, comparison: Comparison) -> CompareFiles:
@@ -77,7 +76,7 @@ def save_comparison(folder: Path, comparison: Comparison) -> CompareFiles:
             plans.append((outcome.method, path))
     plots: list[Path] = []
     throughput = comparison.setup.instance.is_throughput
-    maps = [(o.method, o.layers) for o in comparison.outcomes if o.layers is not None and o.layers.rows]
+    maps = layer_maps(comparison)
     title = comparison.setup.instance.name.replace("/", " · ")
     if maps:
         plots += save(draw_layer_map(maps, title), place, "layer-map")
@@ -85,6 +84,18 @@ def save_comparison(folder: Path, comparison: Comparison) -> CompareFiles:
     if curves:
         plots += save(draw_gap_curves(curves, title, unit_of(throughput)), place, "gap-over-time")
     return CompareFiles(place, tuple(plans), tuple(plots))
+
+
+def layer_maps(comparison: Comparison) -> list[tuple[str, LayerMap]]:
+    """Return (methods, layer map) of every plan, methods with the very same plan together."""
+    methods: dict[Placement, list[str]] = {}
+    found: dict[Placement, LayerMap] = {}
+    for outcome in comparison.outcomes:
+        placement = outcome.result.placement
+        if placement is not None and outcome.layers is not None and outcome.layers.rows:
+            methods.setdefault(placement, []).append(outcome.method)
+            found[placement] = outcome.layers
+    return [(", ".join(names), found[placement]) for placement, names in methods.items()]
 
 
 def save_report(folder: Path, report: Mapping[str, object], files: tuple[CompareFiles, ...]) -> Path:
@@ -98,7 +109,7 @@ def save_report(folder: Path, report: Mapping[str, object], files: tuple[Compare
         for saved in files
     ]
     path = folder / "report.json"
-    write_text(path, json.dumps({**report, "files": listed}, indent=2, ensure_ascii=False) + "\n")
+    write_json(path, {**report, "files": listed})
     return path
 
 

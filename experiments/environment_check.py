@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import shutil
 import subprocess
@@ -14,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from experiments.package_origin import common_folder, package_folder
 from experiments.provenance import installed_version
+from slob_opt.errors import ShadowedPackageError
 
-OUR_PACKAGES = ("slob_opt", "solvers", "experiments", "runtime")
 NEEDED = ("numpy", "scipy", "pydantic", "pyyaml")
 EXTRAS = {
     "exact": ("pulp", "highspy", "ortools"),
@@ -107,33 +107,12 @@ def _check_solver(name: str, code: str) -> Check:
     return Check(f"solver {name}", "broken", last)
 
 
-def package_folder(name: str) -> Path | None:
-    """Return the folder that a top-level package would be imported from, without importing it; ``None`` if missing."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).resolve().parent
-
-
 def check_shadowing(find: Callable[[str], Path | None] = package_folder) -> Check:
-    """Return whether our four packages come from one parent folder; their names are generic.
-
-    Parameters
-    ----------
-    find
-        Folder of a package by name; tests give their own.
-    """
-    folders = {name: find(name) for name in OUR_PACKAGES}
-    missing = [name for name, folder in folders.items() if folder is None]
-    if missing:
-        return Check("packages", "broken", f"{', '.join(missing)} not found; reinstall slob")
-    parents = {name: folder.parent for name, folder in folders.items() if folder is not None}
-    home = parents["slob_opt"]
-    foreign = {name: parent for name, parent in parents.items() if parent != home}
-    if foreign:
-        where = ", ".join(f"{name} from {parent / name}" for name, parent in foreign.items())
-        return Check("packages", "broken", f"a foreign package shadows ours: {where}, expected {home}")
-    return Check("packages", "ok", f"all four from {home}")
+    """Return whether our four packages come from one parent folder; `find` is as in :func:`common_folder`."""
+    try:
+        return Check("packages", "ok", f"all four from {common_folder(find)}")
+    except ShadowedPackageError as error:
+        return Check("packages", "broken", str(error))
 
 
 def parse_nvidia_smi(text: str) -> tuple[tuple[str, str, str, str], ...]:

@@ -1,7 +1,7 @@
 """Placement problems that studies, benchmarks and tests share: what one is, and the fixed ones.
 
-A fixed problem never changes once a figure about it is published; tests pin its fingerprint. Random ones are drawn in
-:mod:`experiments.random_instances`.
+A fixed problem never changes once a figure about it is published; tests pin its fingerprint. Random ones are
+drawn in :mod:`experiments.random_instances`.
 """
 
 from __future__ import annotations

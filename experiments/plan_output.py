@@ -56,6 +56,20 @@ def plan_of(comparison: Comparison, outcome: MethodOutcome, provenance: Provenan
     )
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder with its parents, unless it is there.
+
+    Raises
+    ------
+    InputError
+        When it can't be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder can't be made: {error.strerror}", file=str(path)) from error
+
+
 def write_plan(path: Path, comparison: Comparison, outcome: MethodOutcome) -> None:
     """Write a method's plan to a file, whole or not at all; makes the folder.
 
@@ -64,10 +78,7 @@ def write_plan(path: Path, comparison: Comparison, outcome: MethodOutcome) -> No
     InputError
         When the file can't be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder can't be made: {error.strerror}", file=str(path.parent)) from error
+    make_folder(path.parent)
     write_plan_file(plan_of(comparison, outcome, collect()), path)
 
 

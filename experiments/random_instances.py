@@ -1,10 +1,10 @@
 """Random placement problems from real GPUs, models and link speeds; a seed and the arguments fix each one.
 
-A problem is redrawn until the model needs several devices and the cluster's memory holds it with some room. Nothing else is
-asked, above all not that a planner finds a plan: choosing by a planner's success would hide its failures.
+A problem is redrawn until the model needs several devices and the cluster's memory holds it with some room. Nothing
+else is asked, above all not that a planner finds a plan: choosing by a planner's success would hide its failures.
 
-Problems for the enumerating oracle are short: the first few layers of a real model on cards whose usable share of memory is cut
-by about as much, so that memory binds as it does for the whole model.
+Problems for the enumerating oracle are short: the first few layers of a real model on cards whose usable share of
+memory is cut by about as much, so that memory binds as it does for the whole model.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def draw_medium(seed: int) -> StudyProblem:
 
 
 def is_stressed(table: CostTable, sequences: int, *, most_room: float = MOST_ROOM) -> bool:
-    """Return whether no device holds the whole model with some sequences, and all together hold it with room to spare."""
+    """Return whether no device holds the whole model with some sequences, and all together do with room to spare."""
     room = np.maximum(0, table.capacity_bytes - table.workspace_bytes[0])[table.device_class]
     layers = int(table.weight_prefix_bytes[0, -1] + sequences * table.kv_prefix_bytes[0, -1])
     need = layers + int(table.embed_bytes[0] + table.head_bytes[0, 0])

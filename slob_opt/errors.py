@@ -44,6 +44,10 @@ class CertificateError(SlobError, RuntimeError):
     """A claim (placement, objective or bound) does not survive its re-check."""
 
 
+class ShadowedPackageError(SlobError, RuntimeError):
+    """One of our top-level packages is missing or a foreign one of the same name comes first on the path."""
+
+
 class TrackingError(SlobError, RuntimeError):
     """The tracking store can't be reached or written; the message says what to do."""
 

@@ -189,7 +189,7 @@ class BlockSearch:
         best_bound, best_prices = np.inf, np.zeros(len(rows.widths))
         while True:
             program = block_program(self.structure, rows, index, rates.rate)
-            prices = linear_prices(program)[1][: len(rows.widths)]
+            prices = linear_prices(program)[: len(rows.widths)]
             price = rows.usage @ prices
             near, near_rates = self._above(np.maximum(price * (1 + PRICE_TOLERANCE), 1e-9))
             factor = 1.0 + PRICE_TOLERANCE

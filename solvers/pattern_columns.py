@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from slob_opt.planning.pattern_rates import PatternProblem
-from slob_opt.planning.pattern_throughput import plan_from_columns, seed_columns
-from slob_opt.planning.priced_lp import Columns, PricedLp, all_patterns, columns_above, price_out
-from slob_opt.planning.result import OPTIMALITY_TOLERANCE
-from slob_opt.planning.witness import PatternWitness
+from slob_opt.planning.pattern_throughput import plan_from_columns
+from slob_opt.planning.priced_lp import Columns, all_patterns
+from slob_opt.planning.witness import PatternWitness, ThresholdWitness
 from slob_opt.problem.placement import Placement
 from solvers.pattern_attempt import PatternAttempt
 from solvers.pattern_master import PackingAnswer, PackingProgram, column_copies, solve_packing, undominated
+from solvers.pattern_pricing import LEAST_RATE, Prices, RateLimits, price_all
 
-SLACKS = (0.003, 0.01, 0.03, 0.1, 1.0)
+SLACKS = (0.02, 0.1, 1.0)
 """Shares of the bound by which a pattern may fall short of its price and still be a column of the master, in turn."""
 
 MAX_LISTED = 60_000
@@ -44,41 +44,48 @@ def pattern_program(problem: PatternProblem, columns: Columns) -> tuple[PackingP
 
 
 def solve_columns(problem: PatternProblem, attempt: PatternAttempt) -> None:
-    """Add plan, bound and witness of the pattern route to an attempt; a bound only when patterns are relaxed."""
+    """Add plan, bound and witness of the pattern route to an attempt; a bound only when patterns are relaxed.
+
+    Raises
+    ------
+    SolverUnavailable
+        When PuLP or HiGHS isn't installed.
+    """
     patterns = all_patterns(problem)
-    columns = seed_columns(problem, patterns)
     attempt.note("route", "patterns").note("patterns", patterns.shape[0])
-    if columns.size == 0:
-        attempt.exclude()
+    limits = RateLimits(problem, patterns, attempt)
+    lp = price_all(limits)
+    if lp is None:
+        if attempt.is_out_of_time():
+            attempt.message = "the time limit passed before all patterns had a price"
+        else:
+            attempt.exclude(ThresholdWitness("pattern"))
         return
-    lp = price_out(
-        problem, patterns, columns, is_out_of_time=attempt.is_out_of_time, on_bound=lambda b: attempt.add_bound(-b)
-    )
     attempt.add_bound(-lp.bound, _witness(problem, lp))
-    attempt.note("columns", lp.columns.size).note("pricing_rounds", lp.num_rounds).note("lp_bound", lp.bound)
+    attempt.note("columns", lp.columns.size).note("pricing_passes", lp.num_passes).note("lp_bound", lp.bound)
     if problem.is_exact:
-        _improve(problem, attempt, lp.columns)
-    _fix_and_solve(problem, attempt, patterns, lp)
+        columns = limits.columns_of(lp.columns)
+        program, kept = pattern_program(problem, columns)
+        answer = _solve(attempt, program, FIRST_SHARE)
+        if answer is not None:
+            attempt.add_plan(_plan(problem, columns, kept, answer))
+    _fix_and_solve(limits, lp)
 
 
-def _improve(problem: PatternProblem, attempt: PatternAttempt, columns: Columns) -> None:
-    """Look for a plan among the priced columns."""
-    program, kept = pattern_program(problem, columns)
-    answer = _solve(attempt, program, FIRST_SHARE)
-    if answer is not None:
-        attempt.add_plan(_plan(problem, columns, kept, answer))
-
-
-def _fix_and_solve(problem: PatternProblem, attempt: PatternAttempt, patterns: np.ndarray, lp: PricedLp) -> None:
+def _fix_and_solve(limits: RateLimits, lp: Prices) -> None:
     """Solve masters over all patterns that fall short of their price by at most a slack, which grows in turn."""
-    price = (patterns.astype(np.int64) @ problem.groups.usage.T) @ lp.prices
+    problem, attempt = limits.problem, limits.attempt
+    price = (limits.patterns.astype(np.int64) @ problem.groups.usage.T) @ lp.prices
     for share in SLACKS:
         rate = 0.0 if attempt.worth is None else -attempt.worth
-        if attempt.is_out_of_time() or lp.bound - rate <= OPTIMALITY_TOLERANCE * rate or attempt.is_closed():
+        if attempt.is_out_of_time() or attempt.is_closed():
             return
         gap = (lp.bound - rate) * (1 + 1e-9)
         slack = min(share * lp.bound, gap)
-        listed = columns_above(problem, patterns, np.maximum(price - slack, 1e-9))
+        found = limits.above(np.arange(price.size), np.maximum(price - slack, LEAST_RATE))
+        if found is None:
+            return
+        listed = limits.columns_of(found)
         attempt.note("listed", listed.size)
         if listed.size > MAX_LISTED:
             attempt.message = f"{listed.size} patterns within {slack:.4g} tokens/s of their price are too many"
@@ -115,9 +122,7 @@ def _plan(problem: PatternProblem, columns: Columns, kept: np.ndarray, answer: P
     return plan_from_columns(problem, columns, chosen)
 
 
-def _witness(
-    problem: PatternProblem, lp: PricedLp, slack: float = 0.0, listed: Columns | None = None
-) -> PatternWitness:
+def _witness(problem: PatternProblem, lp: Prices, slack: float = 0.0, listed: Columns | None = None) -> PatternWitness:
     """Return the witness of prices (one a group, of one device), slack and listed patterns."""
     prices = tuple(float(p) for p in problem.groups.usage.T @ lp.prices)
     if listed is None:

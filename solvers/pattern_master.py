@@ -132,14 +132,13 @@ def solve_packing(
     return PackingAnswer(chosen if best > 0 else None, bound, report.ending, report)
 
 
-def linear_prices(program: PackingProgram) -> tuple[float, FloatArray]:
-    """Return value of the linear relaxation and (R,) prices of its rows, at least zero.
+def linear_prices(program: PackingProgram) -> FloatArray:
+    """Return (R,) prices of the rows in the linear relaxation, at least zero.
 
     Columns' upper limits `most` are left out: rows imply them, and prices then tell reduced costs alone.
     """
     solved = linprog(-program.worth, A_ub=program.rows, b_ub=program.limits, method="highs")
-    prices = np.maximum(0.0, -np.asarray(solved.ineqlin.marginals, dtype=np.float64))
-    return float(-solved.fun), prices
+    return np.asarray(np.maximum(0.0, -np.asarray(solved.ineqlin.marginals, dtype=np.float64)))
 
 
 def undominated(usage: IntArray, worth: FloatArray) -> IntArray:

@@ -69,7 +69,7 @@ def solve_subsets(attempt: PatternAttempt) -> None:
         chosen = masks[answer.chosen > 0].tolist()
         attempt.add_plan(Placement(tuple(kernel.pipeline(rates, mask) for mask in chosen)))
     if answer.bound is not None:
-        value, _ = best_family(rates.rate)
+        value, _ = best_family(rates.rate, kernel.allowed)
         proves = float(value[-1]) <= answer.bound * (1 + 1e-12)
         attempt.note("witness_rate", float(value[-1]))
         attempt.add_bound(-answer.bound, SubsetWitness(tuple(float(v) for v in value)) if proves else None)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from experiments.package_origin import common_folder
 from slob_opt.errors import SlobError, SlobWarning
 
 COMMANDS = {
@@ -32,9 +33,11 @@ class LazyGroup(TyperGroup):
     """Group of stand-ins that loads a command's module when that command is called; the list needs none of them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the real command in place of its stand-in."""
+        """Return the real command in place of its stand-in; `doctor` tells of foreign packages itself."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None:
+            if name != "doctor":
+                common_folder()
             command = load_command(name)
         return name, command, rest
 

@@ -36,6 +36,12 @@ class KvMode(StrEnum):
     TIGHT = "tight"
 
 
+class Engine(StrEnum):
+    """What a plan can be exported to."""
+
+    VLLM = "vllm"
+
+
 _PROBLEM, _COST, _SEARCH, _OUTPUT = "Problem", "Cost model", "Search", "Output"
 
 
@@ -128,6 +134,10 @@ Experiment = Annotated[
 ]
 WhatIf = Annotated[
     bool, _option("--what-if", panel=_OUTPUT, text="Show what ten per cent more of each resource would bring.")
+]
+
+Export = Annotated[
+    Engine | None, _option("--export", panel=_OUTPUT, text="Print how to start another engine with this plan.")
 ]
 
 

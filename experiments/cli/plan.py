@@ -10,14 +10,16 @@ from rich.text import Text
 
 from experiments.cli import options as opt
 from experiments.cli import screen
+from experiments.cli.export_screen import export_json, print_export
 from experiments.cli.problem import problem_options
 from experiments.comparison import Comparison, MethodOutcome, compare
+from experiments.engine_export import export_plan
+from experiments.no_plan import why_no_plan
 from experiments.plan_output import write_plan
 from experiments.problem_setup import ProblemSetup, set_up
 from experiments.registry import PLANNERS, make_planner, parse_methods, unsuitable
 from experiments.report import certificate_json, comparison_json, outcome_json
 from experiments.what_if import WhatIf, link_sentence, what_if
-from slob_opt.planning.infeasible import explain_infeasible
 from slob_opt.planning.result import SolveLimits, Status
 
 DEFAULT_METHODS = ("slob", "parametric")
@@ -50,26 +52,32 @@ def plan(  # noqa: PLR0917 - Typer makes an option of each parameter
     format: opt.Format = opt.OutputFormat.TABLE,
     out: opt.OutFile = None,
     what_if: opt.WhatIf = False,
+    export: opt.Export = None,
     show_config: opt.ShowConfig = False,
 ) -> None:
     """Find the best placement for one cluster and one model.
 
     Runs slob, then parametric where the instance is small enough for a proof, and shows the plan, why devices are left
-    out, and its certificate. Exit code 1 when there is no plan; then the smallest conflict is told.
+    out, and its certificate. --export vllm adds how to start vLLM with it. Exit code 1 when there is no plan; then the
+    smallest conflict is told.
 
     Example: slob plan --cluster helix-single24 --model llama-2-70b --objective latency --out plan.json
     """
     given = dict(locals())
     setup = set_up(problem_options(given))
     limits = opt.solve_limits(time_limit, memory_limit, seed, workers)
-    chosen = parse_methods(methods) if methods is not None else _default_methods(setup)
+
+    def methods_of(problem: ProblemSetup) -> tuple[str, ...] | None:
+        return parse_methods(methods) if methods is not None else _default_methods(problem)
+
+    chosen = methods_of(setup)
     output = opt.OutputOptions(format, out, None)
     config: dict[str, object] = {
         "command": "plan",
         "problem": setup.effective(),
         "methods": list(chosen) if chosen is not None else "all",
         "limits": opt.limits_config(limits),
-        "output": {**output.effective(), "what_if": what_if},
+        "output": {**output.effective(), "what_if": what_if, "export": None if export is None else export.value},
     }
     if show_config:
         screen.print_json(config)
@@ -77,15 +85,21 @@ def plan(  # noqa: PLR0917 - Typer makes an option of each parameter
     comparison = _search(setup, chosen, limits)
     best = comparison.best
     if best is None:
-        _tell_no_plan(comparison, config, format)
+        _tell_no_plan(comparison, config, why_no_plan(comparison, limits), format)
         raise typer.Exit(1)
     sensitivity = _sensitivity(setup, best, limits) if what_if else ()
+    exported = None
+    if export is not None:
+        exported = export_plan(export.value, setup, best, lambda changed: _search(changed, methods_of(changed), limits))
     if out is not None:
         write_plan(out, comparison, best)
     if format is opt.OutputFormat.JSON:
-        screen.print_json(_json(comparison, best, config, sensitivity, out))
+        extra = {} if exported is None else {"export": export_json(exported)}
+        screen.print_json(_json(comparison, best, config, sensitivity, out) | extra)
         return
     _show(screen.printer(), comparison, best, sensitivity)
+    if exported is not None:
+        print_export(screen.printer(), exported, comparison.natural(best.result.objective))
     if out is not None:
         print(f"plan written to {out}")
 
@@ -110,19 +124,9 @@ def _sensitivity(setup: ProblemSetup, best: MethodOutcome, limits: SolveLimits) 
     return what_if(setup, best.result.placement, make_planner("slob"), limits)
 
 
-def _conflict(comparison: Comparison) -> str:
-    setup = comparison.setup
-    return explain_infeasible(setup.instance, context_tokens=setup.traffic.kv_tokens)
-
-
-def _tell_no_plan(comparison: Comparison, config: dict[str, object], format: opt.OutputFormat) -> None:
+def _tell_no_plan(comparison: Comparison, config: dict[str, object], sentence: str, format: opt.OutputFormat) -> None:
     """Say that there is no plan, or that none was found, and why."""
-    if comparison.is_infeasible:
-        status, sentence = Status.INFEASIBLE, _conflict(comparison)
-    else:
-        status = Status.UNKNOWN
-        reasons = [f"{o.method}: {o.result.message}" for o in comparison.outcomes if o.result.message]
-        sentence = "; ".join(reasons) or "no method found a plan within its limits"
+    status = Status.INFEASIBLE if comparison.is_infeasible else Status.UNKNOWN
     if format is opt.OutputFormat.JSON:
         screen.print_json({"status": status.value, "reason": sentence, "config": config, **comparison_json(comparison)})
         return
@@ -197,4 +201,4 @@ def certificate_sentence(comparison: Comparison, best: MethodOutcome) -> str:
     kind = "verified" if comparison.has_verified_bound else "claimed"
     if best.result.status is Status.OPTIMAL:
         return f"{start}; optimal (bound {bound}, {kind})"
-    return f"{start}; at most {screen.percent(gap)} from the optimum (bound {bound}, {kind})"
+    return f"{start}; no plan is more than {screen.percent(gap)} better (bound {bound}, {kind})"

@@ -14,6 +14,7 @@ from experiments.layer_map import LayerMap, LayerRow, colour
 from experiments.left_out import summarise
 from experiments.what_if import WhatIf
 from slob_opt.planning.evaluate import format_gib
+from slob_opt.planning.result import OPTIMALITY_TOLERANCE
 from slob_opt.problem.placement import Placement
 
 
@@ -41,8 +42,10 @@ def value_text(value: float | None, is_throughput: bool) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share as per cent."""
-    return "–" if share is None else f"{100 * share:.2f} %" if share >= 5e-5 or share == 0 else f"{100 * share:.0e} %"
+    """Return a share as per cent; what counts as optimal is 0, what merely rounds to it is not."""
+    if share is None:
+        return "–"
+    return "<0.01 %" if OPTIMALITY_TOLERANCE < share < 5e-5 else f"{100 * share:.2f} %"
 
 
 def seconds_text(value: float) -> str:
@@ -68,13 +71,18 @@ def layer_bar(row: LayerRow, num_layers: int, width: int) -> Text:
     return text
 
 
-def legend(layers: LayerMap) -> Text:
-    """Return the classes with their colours and how many of each work."""
+def legend(*maps: LayerMap) -> Text:
+    """Return the classes that work or are left out in some of the maps, with their colours.
+
+    Beside a single map's classes stands how many of their devices work. Tensor-parallel classes whose cards all work in
+    other groups are not listed.
+    """
+    shown = {c for layers in maps for c in (*layers.used_classes, *(left for _, left in layers.left_out))}
     text = Text()
-    for c, name in enumerate(layers.class_names):
-        used, count = layers.class_counts[c]
+    for c in sorted(shown):
+        used, count = maps[0].class_counts[c]
         text.append("  ", style=f"on {colour(c)}")
-        text.append(f" {name} {used}/{count}   ")
+        text.append(f" {maps[0].class_names[c]} {f'{used}/' if len(maps) == 1 else '× '}{count}   ")
     return text
 
 
@@ -158,12 +166,16 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if comparison.best_bound is not None:
         shown = value_text(comparison.natural(comparison.best_bound), instance.is_throughput)
         console.print(f"best bound {shown}, {kind}; best gap is the gap to it")
-    with_layers = [o for o in comparison.outcomes if o.layers is not None]
-    if with_layers and with_layers[0].layers is not None:
-        console.print(legend(with_layers[0].layers))
+    maps = [outcome.layers for outcome in comparison.outcomes if outcome.layers is not None]
+    if maps:
+        console.print(legend(*maps))
+    first_with: dict[Placement, str] = {}
     for outcome in comparison.outcomes:
-        note = f": {outcome.result.message}" if outcome.result.message else ""
-        console.print(Text.assemble((outcome.method, "bold"), note))
+        console.print(Text.assemble((outcome.method, "bold"), _note(outcome)))
+        placement = outcome.result.placement
+        if placement is not None and first_with.setdefault(placement, outcome.method) != outcome.method:
+            console.print(f"  same plan as {first_with[placement]}")
+            continue
         if outcome.layers is not None:
             print_layer_map(console, outcome.layers)
         for violation in outcome.evaluation.violations if outcome.evaluation is not None else ():
@@ -173,6 +185,12 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console.print(Text.assemble((name, "bold"), f" not started: {reason}"))
     for sentence in comparison.disagreements:
         console.print(Text(f"disagreement: {sentence}", style="bold red"))
+
+
+def _note(outcome: MethodOutcome) -> str:
+    """What the method has to say; which devices it left out is told with the reasons."""
+    message = outcome.result.message
+    return "" if not message or (outcome.left_out and message.startswith("unused: ")) else f": {message}"
 
 
 def what_if_table(rows: Sequence[WhatIf], is_throughput: bool) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from rich.text import Text
 from experiments.cli import options as opt
 from experiments.cli import screen
 from experiments.cli.environment import tracking_uri
-from experiments.compare_output import write_text
+from experiments.compare_output import write_json
 from experiments.registry import STUDIES, load_target, nearest
 from experiments.run_record import RowTable, RunRecord, flatten
 from experiments.study_contract import StudyOptions, StudySummary
@@ -61,7 +60,7 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
         options = StudyOptions(folder, quick, seed, workers, lambda text: status.update(f"study {name}: {text}"))
         summary: StudySummary = run(options)
     path = folder / "summary.json"
-    write_text(path, json.dumps(summary.as_json(), indent=2, ensure_ascii=False) + "\n")
+    write_json(path, summary.as_json())
     trouble = None
     if store is not None:
         try:

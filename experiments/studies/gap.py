@@ -1,4 +1,7 @@
-"""Study: all methods on hundreds of small instances. Do exact methods agree, and how far is `slob` from the optimum?"""
+"""Study of all methods on hundreds of small instances.
+
+Do exact methods agree, do planners keep their properties, and how far is `slob` from the optimum?
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ SOURCES = ("slob_opt", "solvers", "experiments/studies")
 def run(options: StudyOptions) -> StudySummary:
     """Return the summary of the gap study.
 
-    Writes finished instances into the output folder as it goes and takes them from there when it is called again, as long
-    as code and instances are the same.
+    Writes finished instances into the output folder as it goes and takes them from there when it is called again, as
+    long as code and instances are the same.
     """
     provenance = collect()
     options.progress("drawing instances")

@@ -84,7 +84,7 @@ def _interval(index: int, size: int, seed: int, limit_s: float) -> GapCase:
     links = "general" if index % 2 else "uniform"
     recipe = Recipe(size, "general" if index % 2 else "uniform", (1, 4)[index // 2 % 2], is_short)
     exact = ("parametric", "ilp", "cpsat", *(("exhaustive",) if is_short else ()))
-    sampled = ("cpsat",) if index % 10 == 0 and size <= MAX_INDEXED else ()
+    sampled: tuple[str, ...] = ("cpsat",) if index % 10 == 0 and size <= MAX_INDEXED else ()
     sampled += ("ilp",) if index % 10 == 5 and size <= MAX_INDEXED else ()
     return GapCase(
         draw_small(recipe, seed),

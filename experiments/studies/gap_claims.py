@@ -108,7 +108,7 @@ def slob_gaps(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def speedups(rows: Sequence[Row], column: str) -> list[float]:
-    """Return, per interval instance of ten devices and more, how many times longer the faster device-indexed method took.
+    """Return how many times longer the faster device-indexed method took, for interval instances of ten devices and up.
 
     A method that its limit stopped counts with the time it took.
 

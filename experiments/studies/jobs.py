@@ -1,4 +1,4 @@
-"""Many jobs in a few processes: progress with an estimate of what is left, and a file of finished ones to resume from."""
+"""Many jobs in a few processes, with progress, an estimate of what is left, and a file of finished ones."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def run_jobs(
 ) -> tuple[list[Row], int]:
     """Return the rows of all jobs in the order of the jobs, and how many jobs came from an earlier call.
 
-    Finished jobs are appended to :data:`FINISHED_FILE` in the folder as they end; a later call with the same folder takes
-    them from there. A job that breaks gives one row of kind ``"failure"`` and is tried again next time.
+    Finished jobs are appended to :data:`FINISHED_FILE` in the folder as they end; a later call with the same folder
+    takes them from there. A job that breaks gives one row of kind ``"failure"`` and is tried again next time.
 
     Parameters
     ----------
@@ -75,7 +75,10 @@ def run_jobs(
 
 
 def read_finished(path: Path) -> dict[str, list[Row]]:
-    """Return rows by key of an earlier call's file; a torn last line is cut off, lines of another schema are ignored."""
+    """Return rows by key from an earlier call's file.
+
+    A torn last line is cut off the file, lines of another schema are ignored.
+    """
     if not path.exists():
         return {}
     text = path.read_text(encoding="utf-8")

@@ -44,8 +44,8 @@ class Judgement:
 def judge(trials: Sequence[Trial]) -> Judgement:
     """Return what trials of one instance say together.
 
-    A method that broke counts as a disagreement. A baseline's own plan may break memory (that is what the baseline does)
-    without being a violation.
+    A method that broke counts as a disagreement. A baseline's own plan may break memory (that is what the baseline
+    does) without being a violation.
     """
     agreement = agree([t.result for t in trials], [t.certificate for t in trials])
     settled = list(zip(trials, agreement.results, strict=True))
@@ -93,4 +93,5 @@ def _beaten(trial: Trial, plans: Sequence[Trial], tolerance: float, kind: str) -
     bound = trial.result.bound
     for plan in plans:
         if bound is not None and plan.worth is not None and bound - plan.worth > tolerance * abs(plan.worth):
-            yield f"{plan.method} has a plan worth {plan.worth:.9g}, better than the {kind} bound {bound:.9g} of {trial.method}"
+            found = f"{plan.method} has a plan worth {plan.worth:.9g}"
+            yield f"{found}, better than the {kind} bound {bound:.9g} of {trial.method}"

@@ -51,9 +51,36 @@ def starting_patterns(search: PatternSearch) -> NDArray[np.int64]:
                         row = np.zeros(groups, np.int64)
                         row[g], row[h] = n, m
                         rows.append(row)
+    for order in (np.argsort(-caps, kind="stable"), search.shapes.order[0]):
+        rows.append(_filled(order, available, caps, search))
     everything = available.copy()
-    rows.append(everything) if everything.sum() <= search.num_layers else None
-    return np.unique(np.array(rows, np.int64).reshape(-1, groups), axis=0)
+    if everything.sum() <= search.num_layers:
+        rows.append(everything)
+    found = np.unique(np.array(rows, np.int64).reshape(-1, groups), axis=0)
+    return found[fits_pools(search, found)]
+
+
+def fits_pools(search: PatternSearch, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return (P,) bool: patterns that are not empty and take no more cards than there are."""
+    return np.asarray(np.all(usage_of(search, counts) <= search.groups.pool_cards, axis=1) & (counts.sum(axis=1) > 0))
+
+
+def _filled(
+    order: NDArray[np.int64], available: NDArray[np.int64], caps: FloatArray, search: PatternSearch
+) -> NDArray[np.int64]:
+    """Return the pattern that takes devices group by group until they hold the model, as far as cards allow."""
+    counts = np.zeros(available.size, np.int64)
+    left = search.groups.pool_cards.copy()
+    room = 0.0
+    for g in order:
+        pool = search.groups.pools[g]
+        while caps[g] > 0 and room < search.num_layers and counts[g] < available[g]:
+            if left[pool] < search.groups.sizes[g] or counts.sum() >= search.num_layers:
+                break
+            counts[g] += 1
+            left[pool] -= search.groups.sizes[g]
+            room += caps[g]
+    return counts
 
 
 def neighbours(counts: NDArray[np.int64], available: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -101,7 +128,7 @@ def priced_candidates(search: PatternSearch, start: NDArray[np.int64] | None = N
         around = neighbours(found.counts[np.union1d(basis, near)], search.groups.available)
         fresh = np.array([row for row in around if row.tobytes() not in seen], np.int64).reshape(-1, around.shape[1])
         seen.update(row.tobytes() for row in fresh)
-        fresh = fresh[np.all(usage_of(search, fresh) <= search.groups.pool_cards, axis=1)]
+        fresh = fresh[fits_pools(search, fresh)]
         if fresh.size == 0:
             break
         limits = search.rate_limits(fresh).max(axis=1)
@@ -126,6 +153,7 @@ def _descend(search: PatternSearch, found: Candidates) -> Candidates:
         around = neighbours(found.counts[top], search.groups.available)
         fresh = np.array([row for row in around if row.tobytes() not in seen], np.int64).reshape(-1, around.shape[1])
         seen.update(row.tobytes() for row in fresh)
+        fresh = fresh[fits_pools(search, fresh)]
         if fresh.size == 0:
             break
         new = search.candidates(fresh)

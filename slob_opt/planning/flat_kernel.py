@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.table import TICK_S, FloatArray, quantise
-from slob_opt.planning.groups import UNLIMITED_LAYERS, Groups
+from slob_opt.planning.groups import UNLIMITED_LAYERS, Groups, used_links
 from slob_opt.planning.instance import PlacementInstance
 
 IndexArray = NDArray[np.int64]
@@ -64,7 +64,7 @@ def shape_arrays(
     instead, which makes them estimates.
     """
     table, classes = instance.table, groups.classes
-    row = np.array([s[0] for s in shapes])
+    row = np.array([s[0] for s in shapes], np.int64)
     k = np.array([s[1] for s in shapes], np.int64)
     q = k * np.array([s[2] for s in shapes], np.int64)
     held = table.weight_bytes[None] + q[:, None, None] * table.kv_bytes[None]
@@ -80,9 +80,10 @@ def shape_arrays(
     def ticks(values: FloatArray) -> FloatArray:
         return np.asarray(values[row][:, classes] / TICK_S)
 
+    links = used_links(table)
+
     def least(values: FloatArray) -> FloatArray:
-        has_links = values.shape[1] > 0 and table.num_devices > 1
-        return np.asarray(values[row].min(axis=1) / TICK_S if has_links else np.zeros(row.size))
+        return np.asarray(values[row][:, links].min(axis=1) / TICK_S if links.size else np.zeros(row.size))
 
     limit = instance.max_interval_s
     layer = ticks(quantise(table.layer_s.mean(axis=2)) if use_mean_layers else table.layer_s.min(axis=2))
@@ -221,9 +222,13 @@ class FlatBatch:
 
         With a `relative_step` above zero the search stops at that width and the (reached) upper end is returned.
 
-        Notes ----- Between two intervals where a cap changes the least sum T is constant, so one probe settles the
-        whole range: I is reached there if and only if it is at least T. Bisection therefore runs over ranges, not
-        over ticks, and takes about as many steps as the number of layers has binary digits.
+        All times must be whole ticks: every step then settles at least one tick, so the search ends.
+
+        Notes
+        -----
+        Between two intervals where a cap changes the least sum T is constant, so one probe settles the whole range:
+        I is reached there if and only if it is at least T. Bisection therefore runs over ranges, not over ticks, and
+        takes about as many steps as the number of layers has binary digits.
         """
         best = np.full(upper.size, np.inf)
         top = np.floor(np.minimum(upper, self.ceiling))

@@ -143,6 +143,11 @@ class ShapeCosts:
         return self.num_micro_batches * self.batch_size
 
 
+def used_links(table: CostTable) -> IntArray:
+    """Return the classes of links that join two planning devices; a table may know more classes than it uses."""
+    return np.asarray(np.unique(table.link_class[table.link_class >= 0]), dtype=np.int64)
+
+
 def shape_costs(instance: PlacementInstance, classes: IntArray, shape: tuple[int, int, int]) -> ShapeCosts:
     """Return costs of classes `classes` (one entry a group or device) in ticks for one shape.
 
@@ -165,8 +170,11 @@ def shape_costs(instance: PlacementInstance, classes: IntArray, shape: tuple[int
     def ticks(values: FloatArray) -> FloatArray:
         return np.asarray(values / TICK_S)
 
+    def least(values: FloatArray) -> float:
+        return float(values[row][links].min() / TICK_S) if links.size else 0.0
+
     limit = instance.max_interval_s
-    has_links = table.hop_s.shape[1] > 0 and table.num_devices > 1
+    links = used_links(table)
     return ShapeCosts(
         row=row,
         num_micro_batches=k,
@@ -179,11 +187,9 @@ def shape_costs(instance: PlacementInstance, classes: IntArray, shape: tuple[int
         cap_first=cap(embed_bytes),
         cap_last=cap(head_bytes),
         cap_both=cap(embed_bytes + head_bytes - saving),
-        hop=float(table.hop_s[row].min() / TICK_S) if has_links else 0.0,
-        ret=float(table.return_s[row].min() / TICK_S) if has_links else 0.0,
-        occupancy=float(max(table.occupancy_s[row].min(), table.return_occupancy_s[row].min()) / TICK_S)
-        if has_links
-        else 0.0,
+        hop=least(table.hop_s),
+        ret=least(table.return_s),
+        occupancy=max(least(table.occupancy_s), least(table.return_occupancy_s)),
         max_interval=float(np.floor(limit / TICK_S)) if limit is not None else float("inf"),
     )
 

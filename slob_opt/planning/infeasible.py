@@ -81,14 +81,14 @@ def explain_infeasible(instance: PlacementInstance, context_tokens: int | None =
     table, memory = instance.table, _memory(instance.table, row)
     if _fits(table, row, memory, asked):
         return _explain_time(instance)
-    free = sum(count * max(0, room) for count, room in zip(memory.counts, memory.free, strict=True))
+    room = _room_by_card(table, memory)
+    free = sum(room.values())
     weights, kv = int(memory.weights.sum(axis=1).min()), asked * int(memory.kv.sum(axis=1).min())
     ends = min(e + h - t for e, h, t in zip(memory.embed, memory.head, memory.tied, strict=True))
-    plural = "" if asked == 1 else "s"
     text = (
-        f"the model needs {format_gib(weights + kv + ends)} for {asked} sequence{plural} in flight (weights "
+        f"the model needs {format_gib(weights + kv + ends)} for {_number(asked, 'sequence')} in flight (weights "
         f"{format_gib(weights)}, KV {format_gib(kv)}, ends {format_gib(ends)}) and the "
-        f"{table.num_devices} devices offer {format_gib(free)}"
+        f"{_number(len(room), 'card')} offer{'s' if len(room) == 1 else ''} {format_gib(free)}"
     )
     if weights + kv + ends <= free:
         text += ", yet no cut into whole layers fits them"
@@ -97,7 +97,7 @@ def explain_infeasible(instance: PlacementInstance, context_tokens: int | None =
         text += "; it needs " + ", or ".join(repairs)
     most = _largest(lambda q: _fits(table, row, memory, q), asked - 1)
     if most:
-        text += f"; the largest feasible batch is {most} sequence{'' if most == 1 else 's'} in flight"
+        text += f"; the largest feasible batch is {_number(most, 'sequence')} in flight"
     return text
 
 
@@ -178,12 +178,22 @@ def _fits(table: CostTable, row: int, memory: _Memory, sequences: int) -> bool:
         return _holds_model(memory, sequences)
     need = int((memory.weights + sequences * memory.kv).min(axis=0).sum())
     ends = min(e + h - t for e, h, t in zip(memory.embed, memory.head, memory.tied, strict=True))
+    return need + max(0, ends) <= sum(_room_by_card(table, memory).values())
+
+
+def _room_by_card(table: CostTable, memory: _Memory) -> dict[int, int]:
+    """Most bytes that each card offers, alone or in a group; a card in several groups counts once."""
     room = {card: 0 for cards in table.device_cards for card in cards}
     for device, cards in enumerate(table.device_cards):
         c = int(table.device_class[device])
         for card in cards:
             room[card] = max(room[card], memory.free[c] // len(cards))
-    return need + max(0, ends) <= sum(room.values())
+    return room
+
+
+def _number(count: int, noun: str) -> str:
+    """Return ``1 card`` or ``4 cards``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _holds_model(memory: _Memory, sequences: int) -> bool:

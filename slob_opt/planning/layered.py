@@ -2,14 +2,22 @@
 
 For one shape and interval ``value[n][l]`` is the least sum of stage times with which devices n, all of them used,
 execute layers [0, l); stages that break memory or exceed ``interval / K`` are left out. Order and cuts come out of
-the program, so a pattern's shortest interval is exact up to the bisection step; upper and lower ends of the last
-step give plan and bound.
+the program.
+
+Which stages are left out changes only at the *breakpoints* K * (time of some stage), so the least sum T is constant
+between two of them and an interval I is reached there if and only if T is at most I. Bisection over the breakpoints
+finds the shortest interval exactly, in a dozen programs.
+
+For throughput, values that ignore the differences between layers bound every pattern's rate from above. Patterns
+are packed by these limits, those that were picked are made exact, and so on until a packing picks exact patterns
+only; such a packing is optimal.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +33,12 @@ from slob_opt.planning.witness import EnumerationWitness
 from slob_opt.problem.placement import Placement
 
 MAX_PATTERNS = 4000
-"""Largest box for the layered program (one layer matrix a pattern and group)."""
+"""Largest box for the layered program (one row of values a pattern)."""
 
-RELATIVE_STEP = 1e-7
-"""Relative width at which bisection of an interval stops."""
+CHUNK = 1 << 20
+"""Numbers that one min-plus product holds at once."""
 
-CHUNK = 64
+BoolArray = NDArray[np.bool_]
 
 
 def can_solve_layered(problem: PatternProblem) -> bool:
@@ -44,97 +52,178 @@ class LayeredProgram:
     def __init__(self, problem: PatternProblem, costs: ShapeCosts, patterns: NDArray[np.int16]) -> None:
         self.costs = costs
         self.patterns = patterns.astype(np.int64)
-        self.index = {tuple(int(n) for n in row): i for i, row in enumerate(self.patterns)}
         self.num_layers = problem.num_layers
-        table = problem.instance.table
-        classes = problem.groups.classes
-        prefix = table.layer_prefix_s[costs.row][classes] / TICK_S
-        stage = costs.fixed[:, None, None] + prefix[:, None, :] - prefix[:, :, None]
-        stage[:, 0, :] += costs.embed[:, None]
-        stage[:, :, -1] += costs.head[:, None]
-        q = costs.num_in_flight
-        held = table.weight_prefix_bytes[classes] + q * table.kv_prefix_bytes[classes]
-        memory = held[:, None, :] - held[:, :, None] + table.workspace_bytes[costs.row][classes][:, None, None]
-        memory[:, 0, :] += table.embed_bytes[classes][:, None]
-        memory[:, :, -1] += table.head_bytes[costs.row][classes][:, None]
-        memory[:, 0, -1] -= table.tied_saving_bytes[classes]
-        rows, columns = np.arange(self.num_layers + 1)[:, None], np.arange(self.num_layers + 1)[None, :]
-        fits = (memory <= table.capacity_bytes[classes][:, None, None]) & (rows < columns)
-        self.stage = np.where(fits, stage, np.inf)
-        sizes = self.patterns.sum(axis=1)
-        self.levels = [np.flatnonzero(sizes == m) for m in range(1, int(sizes.max(initial=0)) + 1)]
-        self.hops = np.where(sizes > 1, (sizes - 1) * costs.hop + costs.ret, 0.0)
+        self.smaller = _one_less(self.patterns)
+        self.stage = _stage_times(problem, costs)
+        self.sizes = self.patterns.sum(axis=1)
+        self.hops = np.where(self.sizes > 1, (self.sizes - 1) * costs.hop + costs.ret, 0.0)
+        self.floors = np.where(self.sizes > 1, costs.num_micro_batches * costs.occupancy, 0.0)
+        times = np.unique(self.stage[np.isfinite(self.stage)])
+        self.breakpoints = times * costs.num_micro_batches
 
-    def values(self, interval: float) -> FloatArray:
-        """Return (P, L + 1) ticks: least sums with no stage above ``interval / K``."""
+    def values(self, interval: float, within: BoolArray | None = None) -> FloatArray:
+        """Return (P + 1, L + 1) ticks: least sums with no stage above ``interval / K``; the last row is no device.
+
+        `within` (P,) limits the work to some patterns, which must include all their sub-patterns; ``None`` is all.
+        """
         stage = np.where(self.stage <= np.floor(interval / self.costs.num_micro_batches), self.stage, np.inf)
-        value = np.full((self.patterns.shape[0], self.num_layers + 1), np.inf)
-        for level in self.levels:
+        value = np.full((self.patterns.shape[0] + 1, self.num_layers + 1), np.inf)
+        value[-1, 0] = 0.0
+        lengths = [_longest_window(times) for times in stage]
+        for size in range(1, int(self.sizes.max(initial=0)) + 1):
+            level = self.sizes == size
+            members = np.flatnonzero(level if within is None else level & within)
             for g in range(self.patterns.shape[1]):
-                members = level[self.patterns[level, g] > 0]
-                for start in range(0, members.size, CHUNK):
-                    part = members[start : start + CHUNK]
-                    reached = np.min(self._before(value, part, g)[:, :, None] + stage[g][None], axis=1)
+                part = members[self.smaller[members, g] >= 0]
+                if part.size and lengths[g]:
+                    reached = _extend(value[self.smaller[part, g]], stage[g], lengths[g])
                     value[part] = np.minimum(value[part], reached)
         return value
 
-    def _before(self, value: FloatArray, part: NDArray[np.int64], g: int) -> FloatArray:
-        """Return (X, L + 1): values of the patterns with one device of group g less."""
-        before = np.full((part.size, self.num_layers + 1), np.inf)
-        for i, p in enumerate(part):
-            smaller = self.patterns[p].copy()
-            smaller[g] -= 1
-            if smaller.any():
-                before[i] = value[self.index[tuple(int(n) for n in smaller)]]
+    def least(self, members: NDArray[np.int64], interval: float, within: BoolArray | None) -> float:
+        """Return the least ticks of some patterns (sum with hops, link occupancy) with stages up to ``interval / K``.
+
+        An interval is reached if and only if it's at least this.
+        """
+        total = self.values(interval, within)[members, -1] + self.hops[members]
+        return float(np.maximum(total, self.floors[members]).min())
+
+    def shortest(self, members: NDArray[np.int64], upper: float) -> float:
+        """Return the shortest interval (ticks) of any of some patterns; infinite where `upper` isn't reached."""
+        upper = min(upper, self.costs.max_interval)
+        within = np.any(np.all(self.patterns[:, None, :] <= self.patterns[members][None], axis=2), axis=1)
+        best = self.least(members, upper, within)
+        if best > upper:
+            return float("inf")
+        # Invariant: the stages allowed at points[high] reach it (or high is beyond `upper`); at points[low] they don't.
+        points = self.breakpoints
+        low, high = int(np.searchsorted(points, best)) - 1, int(np.searchsorted(points, upper, side="right"))
+        at_low: float | None = None
+        if high == 0 or (low == high - 1 and points[low] <= best):
+            return best
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self.least(members, float(points[middle]), within)
+            if found <= points[middle]:
+                high = middle
             else:
-                before[i, 0] = 0.0
-        return before
-
-    def reached(self, interval: float) -> NDArray[np.bool_]:
-        """Return (P,) bool: patterns that reach an interval."""
-        sizes = self.patterns.sum(axis=1)
-        limit = min(interval, self.costs.max_interval)
-        total = self.values(limit)[:, -1] + self.hops
-        busy = (sizes == 1) | (self.costs.num_micro_batches * self.costs.occupancy <= limit)
-        return np.asarray((total <= limit) & busy)
-
-    def brackets(self, active: NDArray[np.int64], high: float) -> Iterator[tuple[NDArray[np.int64], float, float]]:
-        """Yield (patterns, low, high): patterns reach `high` and don't reach `low`, ticks."""
-        good = self.reached(high)
-        active = active[good[active]]
-        stack = [(active, 0.0, high)] if active.size else []
-        while stack:
-            members, low, top = stack.pop()
-            if top - low <= max(1.0, RELATIVE_STEP * top):
-                yield members, low, top
-                continue
-            middle = float(np.floor((low + top) / 2))
-            good = self.reached(middle)[members]
-            if np.any(good):
-                stack.append((members[good], low, middle))
-            if not np.all(good):
-                stack.append((members[~good], middle, top))
+                low, at_low = middle, found
+        if at_low is None and low >= 0:
+            at_low = self.least(members, float(points[low]), within)
+        end = float(points[high]) if high < points.size else float("inf")
+        between = at_low if at_low is not None and at_low < end else float("inf")
+        return min(between, end) if high < points.size and points[high] <= upper else between
 
     def plan(self, pattern: int, interval: float) -> PatternPlan:
         """Return groups and layers of a pattern at an interval it reaches."""
-        value = self.values(interval)
+        within = np.all(self.patterns <= self.patterns[pattern], axis=1)
+        value = self.values(interval, within)
         stage = np.where(self.stage <= np.floor(interval / self.costs.num_micro_batches), self.stage, np.inf)
-        counts, end = self.patterns[pattern].copy(), self.num_layers
+        end, at = self.num_layers, pattern
         groups: list[int] = []
         layers: list[int] = []
-        while counts.any():
+        while at < self.patterns.shape[0]:
             best = (np.inf, 0, 0)
-            for g in np.flatnonzero(counts):
-                at = np.array([self.index[tuple(int(n) for n in counts)]])
-                before = self._before(value, at, int(g))[0]
-                cut = int(np.argmin(before + stage[g][:, end]))
-                best = min(best, (float(before[cut] + stage[g][cut, end]), int(g), cut))
+            for g in np.flatnonzero(self.smaller[at] >= 0):
+                sums = value[self.smaller[at, g]] + stage[g][:, end]
+                cut = int(np.argmin(sums))
+                best = min(best, (float(sums[cut]), int(g), cut))
             groups.append(best[1])
             layers.append(end - best[2])
-            counts[best[1]] -= 1
-            end = best[2]
+            end, at = best[2], int(self.smaller[at, best[1]])
         shape = (self.costs.num_micro_batches, self.costs.batch_size)
         return PatternPlan(tuple(reversed(groups)), tuple(reversed(layers)), *shape)
+
+
+def _one_less(patterns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (P, G) index of each pattern with one device of a group less; P is no device, -1 where there is none."""
+    index = {row.tobytes(): i for i, row in enumerate(patterns)}
+    index[np.zeros(patterns.shape[1], np.int64).tobytes()] = patterns.shape[0]
+    smaller = np.full(patterns.shape, -1)
+    for g in range(patterns.shape[1]):
+        less = patterns.copy()
+        less[:, g] -= 1
+        for i in np.flatnonzero(less[:, g] >= 0):
+            smaller[i, g] = index[less[i].tobytes()]
+    return smaller
+
+
+def _stage_times(problem: PatternProblem, costs: ShapeCosts) -> FloatArray:
+    """Return (G, L + 1, L + 1) ticks of a stage ``[first, end)``, infinite where it is empty or doesn't fit."""
+    table, classes, row = problem.instance.table, problem.groups.classes, costs.row
+    prefix = table.layer_prefix_s[row][classes] / TICK_S
+    stage = costs.fixed[:, None, None] + prefix[:, None, :] - prefix[:, :, None]
+    stage[:, 0, :] += costs.embed[:, None]
+    stage[:, :, -1] += costs.head[:, None]
+    held = table.weight_prefix_bytes[classes] + costs.num_in_flight * table.kv_prefix_bytes[classes]
+    memory = held[:, None, :] - held[:, :, None] + table.workspace_bytes[row][classes][:, None, None]
+    memory[:, 0, :] += table.embed_bytes[classes][:, None]
+    memory[:, :, -1] += table.head_bytes[row][classes][:, None]
+    memory[:, 0, -1] -= table.tied_saving_bytes[classes]
+    ends = np.arange(problem.num_layers + 1)
+    fits = (memory <= table.capacity_bytes[classes][:, None, None]) & (ends[:, None] < ends[None, :])
+    return np.where(fits, stage, np.inf)
+
+
+def _longest_window(stage: FloatArray) -> int:
+    """Return the most layers of an allowed stage."""
+    first, end = np.nonzero(np.isfinite(stage))
+    return int((end - first).max(initial=0))
+
+
+def _extend(before: FloatArray, stage: FloatArray, longest: int) -> FloatArray:
+    """Return (X, L + 1): ``min over cut of before[:, cut] + stage[cut, end]`` for stages of up to `longest` layers."""
+    size = before.shape[1]
+    reached = np.full_like(before, np.inf)
+    if longest * 4 < size:
+        for n in range(1, longest + 1):
+            np.minimum(reached[:, n:], before[:, :-n] + np.diagonal(stage, n), out=reached[:, n:])
+        return reached
+    step = max(1, CHUNK // (size * size))
+    for start in range(0, before.shape[0], step):
+        part = before[start : start + step]
+        reached[start : start + step] = np.min(part[:, :, None] + stage[None], axis=1)
+    return reached
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Upper limits of rates by shape and pattern (S, P), and the exact rates found so far (P,)."""
+
+    limits: FloatArray
+    upper: FloatArray
+    exact: FloatArray
+    shape: NDArray[np.int64]
+    interval: FloatArray
+
+
+def _upper_limits(problem: PatternProblem, patterns: NDArray[np.int16]) -> _Rates:
+    """Return limits from the smallest times and bytes of any layer."""
+    size = patterns.shape[0]
+    limits = np.zeros((len(problem.costs), size))
+    for index, costs in enumerate(problem.costs):
+        one = PatternProblem(problem.instance, problem.groups, (costs,), problem.is_exact)
+        limits[index] = best_rates(one, patterns, np.zeros(size), exact=False).rate
+    upper = limits.max(axis=0, initial=0.0)
+    return _Rates(limits, upper, np.zeros(size), np.full(size, -1), np.full(size, np.inf))
+
+
+def _make_exact(rates: _Rates, programs: list[LayeredProgram], pattern: int) -> None:
+    """Replace one pattern's upper limit by its rate."""
+    members = np.array([pattern])
+    best = 0.0
+    for index in np.argsort(-rates.limits[:, pattern], kind="stable"):
+        if rates.limits[index, pattern] <= best:
+            break
+        program = programs[index]
+        in_flight = program.costs.num_in_flight
+        ceiling = np.inf if best == 0 else np.ceil(in_flight / (best * TICK_S)) - 1
+        ticks = program.shortest(members, float(ceiling))
+        if np.isfinite(ticks):
+            rate = in_flight / (ticks * TICK_S)
+            if rate > best:
+                best, rates.shape[pattern], rates.interval[pattern] = rate, index, ticks
+    rates.exact[pattern] = rates.upper[pattern] = best
 
 
 def solve_layered(
@@ -143,65 +232,75 @@ def solve_layered(
     """Return the best plan for unequal layers; a bound only when links differ."""
     instance = problem.instance
     patterns = all_patterns(problem)
-    size = patterns.shape[0]
-    lower, upper = np.zeros(size), np.zeros(size)
-    how: dict[int, tuple[int, float]] = {}
-    complete = True
-    for index, costs in enumerate(problem.costs):
-        if limits.time_s is not None and time.perf_counter() - started > limits.time_s:
-            complete = False
-            break
-        relaxed = best_rates(_one_shape(problem, costs), patterns, lower, exact=False)
-        active = np.flatnonzero(relaxed.shape >= 0)
-        if active.size == 0:
-            continue
-        program = LayeredProgram(problem, costs, patterns)
-        high = min(_ceiling(program), costs.max_interval)
-        if np.any(lower[active] > 0) and np.all(lower[active] > 0):
-            high = min(high, float(np.ceil(costs.num_in_flight / (lower[active].min() * TICK_S))))
-        for members, low, top in program.brackets(active, float(np.floor(high))):
-            rate = costs.num_in_flight / (top * TICK_S)
-            upper[members] = np.maximum(upper[members], costs.num_in_flight / (max(low + 1, 1.0) * TICK_S))
-            for p in members[rate > lower[members]]:
-                lower[p], how[int(p)] = rate, (index, top)
-    found = np.flatnonzero(lower > 0)
-    details = (("route", "layered"), ("patterns", size))
-    elapsed = time.perf_counter() - started
-    if found.size == 0:
-        return outcome(
-            instance, name, None, None, elapsed_s=elapsed, incumbent=incumbent, limits=limits, details=details,
-            is_infeasible=complete, witness=EnumerationWitness(size), message="no set of devices holds the model",
-        )  # fmt: skip
+    rates = _upper_limits(problem, patterns)
+    programs = [LayeredProgram(problem, costs, patterns) for costs in problem.costs]
+
+    def elapsed() -> float:
+        return time.perf_counter() - started
+
+    def is_out_of_time() -> bool:
+        return limits.time_s is not None and elapsed() > limits.time_s
+
     if instance.is_throughput:
-        usage = patterns.astype(np.int64) @ problem.groups.usage.T
-        _, chosen = pack(problem.groups.pool_cards, usage, lower)
-        best, _ = pack(problem.groups.pool_cards, usage, upper)
-        bound = -best
+        bound, chosen = _pack_lazily(problem, patterns, rates, programs, is_out_of_time)
     else:
-        chosen = (int(np.argmax(lower)),)
-        bound = problem.costs[0].num_in_flight / float(upper.max())
-    plans = [LayeredProgram(problem, problem.costs[how[p][0]], patterns).plan(p, how[p][1]) for p in chosen]
-    plan = realise(instance.table, problem.groups, plans)
+        bound, chosen = _one_pipeline(rates, programs[0])
+    details = (("route", "layered"), ("patterns", patterns.shape[0]), ("exact_patterns", int((rates.shape >= 0).sum())))
+    if bound is None:
+        return outcome(
+            instance, name, None, None, elapsed_s=elapsed(), incumbent=incumbent, limits=limits, details=details,
+            is_infeasible=True, witness=EnumerationWitness(patterns.shape[0]),
+            message="no set of devices holds the model",
+        )  # fmt: skip
+    plans = [programs[rates.shape[p]].plan(p, float(rates.interval[p])) for p in chosen]
+    plan = realise(instance.table, problem.groups, plans) if plans else None
     _, worth = better_plan(instance, incumbent, plan)
     return outcome(
-        instance, name, plan, bound if complete else None, elapsed_s=time.perf_counter() - started,
-        incumbent=incumbent, witness=EnumerationWitness(size), limits=limits, details=details,
-        history=(HistoryPoint(elapsed, worth, bound),),
+        instance, name, plan, bound, elapsed_s=elapsed(), incumbent=incumbent,
+        witness=EnumerationWitness(patterns.shape[0]), limits=limits, details=details,
+        history=(HistoryPoint(elapsed(), worth, bound),),
+        message="" if problem.groups.has_uniform_links else "pattern bound with the smallest hops",
     )  # fmt: skip
 
 
-def _one_shape(problem: PatternProblem, costs: ShapeCosts) -> PatternProblem:
-    """Return the problem with a single shape."""
-    return PatternProblem(problem.instance, problem.groups, (costs,), problem.is_exact)
+def _one_pipeline(rates: _Rates, program: LayeredProgram) -> tuple[float | None, tuple[int, ...]]:
+    """Return the shortest interval of any pattern in seconds and the pattern; (None, ()) when none is possible."""
+    hopeful = np.flatnonzero(rates.limits[0] > 0)
+    if hopeful.size == 0:
+        return None, ()
+    ticks = program.shortest(hopeful, float("inf"))
+    if not np.isfinite(ticks):
+        return None, ()
+    total = program.values(ticks)[hopeful, -1] + program.hops[hopeful]
+    best = int(hopeful[np.argmax((total <= ticks) & (program.floors[hopeful] <= ticks))])
+    rates.shape[best], rates.interval[best] = 0, ticks
+    return ticks * TICK_S, (best,)
 
 
-def _ceiling(program: LayeredProgram) -> float:
-    """Ticks that no pipeline of the box exceeds."""
-    finite = program.stage[np.isfinite(program.stage)]
-    slowest = float(finite.max(initial=1.0))
-    costs = program.costs
-    return (
-        costs.num_micro_batches * max(slowest, costs.occupancy)
-        + len(program.levels) * (slowest + costs.hop)
-        + costs.ret
-    )
+def _pack_lazily(
+    problem: PatternProblem,
+    patterns: NDArray[np.int16],
+    rates: _Rates,
+    programs: list[LayeredProgram],
+    is_out_of_time: Callable[[], bool],
+) -> tuple[float | None, tuple[int, ...]]:
+    """Return minus the best sum of rates and its patterns; (None, ()) when no pattern is possible."""
+    usage = patterns.astype(np.int64) @ problem.groups.usage.T
+    cards = problem.groups.pool_cards
+    done = np.zeros(patterns.shape[0], dtype=bool)
+    while True:
+        hopeful = np.flatnonzero(rates.upper > 0)
+        value, picked = pack(cards, usage[hopeful], rates.upper[hopeful])
+        chosen = tuple(int(hopeful[i]) for i in picked)
+        if not chosen:
+            return None, ()
+        fresh = sorted({p for p in chosen if not done[p]})
+        if not fresh:
+            return -value, chosen
+        if is_out_of_time():
+            known = np.flatnonzero(rates.exact > 0)
+            _, picked = pack(cards, usage[known], rates.exact[known])
+            return -value, tuple(int(known[i]) for i in picked)
+        for p in fresh:
+            _make_exact(rates, programs, p)
+            done[p] = True

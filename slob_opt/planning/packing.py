@@ -28,10 +28,11 @@ def pack(cards: IntArray, usage: IntArray, rates: FloatArray) -> tuple[float, tu
     rates
         (P,) tokens/s.
 
-    Notes ----- For each pattern in turn (fewest cards first) and each copy that fits, ``value[s] = max(value[s],
-    value[s - usage] + rate)`` over all states at once; after the last pattern each state holds the best packing
-    into that many cards. A pattern that smaller ones already match on its own cards is skipped, which never loses
-    value.
+    Notes
+    -----
+    For each pattern in turn (fewest cards first) and each copy that fits, ``value[s] = max(value[s], value[s - usage]
+    + rate)`` over all states at once; after the last pattern each state holds the best packing into that many cards.
+    A pattern that smaller ones already match on its own cards is skipped, which never loses value.
 
     Examples
     --------

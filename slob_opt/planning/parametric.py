@@ -6,12 +6,15 @@ Which route an instance takes:
   `throughput` prices every pattern against duals, keeps those that could still matter and packs them by a max-plus
   dynamic program.
 * anything else with at most 13 devices and identical layers: subsets with Held-Karp routes and a disjoint-family
-program. * unequal layers: the program over (counts, layer) of :mod:`slob_opt.planning.layered`. * larger instances:
-the pattern value as a bound (smallest hop and layer), the plan is the incumbent.
+  program.
+* unequal layers: the program over (counts, layer) of :mod:`slob_opt.planning.layered`.
+* larger instances: the pattern value as a bound (smallest hop and layer), the plan is the incumbent.
 
-References ---------- Pinar, Tabak, Aykanat 2008, One-dimensional partitioning for heterogeneous systems; Benoit,
-Robert 2008, Mapping pipeline skeletons onto heterogeneous platforms (fixed order is polynomial, free order
-NP-complete). Held, Karp 1962 for routes. Gilmore, Gomory 1961 for pricing patterns.
+References
+----------
+Pinar, Tabak, Aykanat 2008, One-dimensional partitioning for heterogeneous systems; Benoit, Robert 2008, Mapping
+pipeline skeletons onto heterogeneous platforms (fixed order is polynomial, free order NP-complete). Held, Karp 1962
+for routes. Gilmore, Gomory 1961 for pricing patterns.
 """
 
 from __future__ import annotations
@@ -119,7 +122,7 @@ class ParametricPlanner:
                 message="no set of devices holds the model",
             )  # fmt: skip
         if instance.is_throughput:
-            value, family = best_family(found.rate)
+            value, family = best_family(found.rate, kernel.allowed)
             plan = Placement(tuple(kernel.pipeline(found, mask) for mask in family))
             bound = -float(value[-1])
             witness: SubsetWitness | ThresholdWitness = SubsetWitness(tuple(float(v) for v in value))
@@ -157,8 +160,9 @@ class ParametricPlanner:
             return solve_throughput(self.name, problem, incumbent, limits, started)
         bound_rate, witness = relaxed_price_bound(problem, dual_prices(instance), time_s=limits.time_s)
         _, worth = better_plan(instance, incumbent)
+        bound = -bound_rate if np.isfinite(bound_rate) else None
         return outcome(
-            instance, self.name, None, -bound_rate, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
+            instance, self.name, None, bound, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
             witness=witness, limits=limits, message=message,
             history=(HistoryPoint(0.0, worth, None),), details=(("route", "relaxed prices"),),
         )  # fmt: skip

@@ -72,7 +72,8 @@ class PatternSearch:
         share = np.bincount(links, minlength=table.hop_s.shape[1]) / max(links.size, 1)
         for name, values in (("hop", table.hop_s), ("ret", table.return_s)):
             mean = (values[self.shapes.row] @ share) / TICK_S
-            getattr(self.shapes, name)[:] += weight * (mean - getattr(self.shapes, name))
+            blend = getattr(self.shapes, name) + weight * (mean - getattr(self.shapes, name))
+            getattr(self.shapes, name)[:] = np.rint(blend)
 
     def _alone(self) -> FloatArray:
         """(S, G) ticks: interval of one device as the whole pipeline."""
@@ -83,7 +84,7 @@ class PatternSearch:
         return np.asarray(np.where(fits, interval, np.inf))
 
     def rate_limits(self, counts: NDArray[np.int64]) -> FloatArray:
-        """Return (P, S) upper limits on rates, tokens/s; zero where memory, time cap or K > devices + 1 forbid."""
+        """Return (P, S) upper limits on rates, tokens/s; zero where memory, time cap or a needlessly large K forbid."""
         s, n = self.shapes, counts.astype(np.float64)
         devices = n.sum(axis=1)
         fastest = np.where(counts[:, None, :] > 0, s.layer[None], np.inf).min(axis=2)
@@ -95,7 +96,10 @@ class PatternSearch:
         possible = (room >= self.num_layers) & (interval <= s.max_interval[None]) & (devices[:, None] > 1)
         possible &= devices[:, None] <= self.num_layers
         if self.instance.is_throughput:
-            possible &= s.micro_batches[None] <= devices[:, None] + 1
+            # With a longest stage m the sum is at most devices * m + hops: more micro-batches than sum / m add nothing.
+            with np.errstate(invalid="ignore"):
+                waiting = (np.outer(devices - 1, s.hop) + s.ret[None]) * speed / self.num_layers
+            possible &= s.micro_batches[None] <= devices[:, None] + 1 + np.ceil(waiting)
         return np.asarray(np.where(possible, s.in_flight[None] / (interval * TICK_S), 0.0))
 
     def candidates(self, counts: NDArray[np.int64]) -> Candidates:

@@ -121,8 +121,10 @@ def solve_master(usage: IntArray, rates: FloatArray, cards: IntArray) -> tuple[F
     cards
         (pools,) units there are.
     """
-    solved = linprog(-rates, A_ub=usage.T.astype(np.float64), b_ub=cards.astype(np.float64), method="highs")
-    prices = np.maximum(0.0, -np.asarray(solved.ineqlin.marginals, dtype=np.float64))
+    # The solver's tolerances are absolute: the largest rate is made one.
+    scale = float(rates.max())
+    solved = linprog(-rates / scale, A_ub=usage.T.astype(np.float64), b_ub=cards.astype(np.float64), method="highs")
+    prices = np.maximum(0.0, -np.asarray(solved.ineqlin.marginals, dtype=np.float64)) * scale
     return np.asarray(solved.x, dtype=np.float64), prices
 
 
@@ -134,13 +136,18 @@ def price_out(
     is_out_of_time: Callable[[], bool] = lambda: False,
     on_bound: Callable[[float], None] = lambda _: None,
 ) -> PricedLp:
-    """Return the linear program over all `patterns`, starting from some columns with at least one positive rate."""
+    """Return the linear program over all `patterns`, starting from some columns with at least one positive rate.
+
+    A pattern that is a column already and still beats its price does so within the solver's tolerance only; it isn't
+    added again but raises the bound. So every round adds a column or is the last.
+    """
     usage_of = problem.groups.usage.T
     cards = problem.groups.pool_cards
     card_usage = patterns.astype(np.int64) @ usage_of
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(patterns.shape[0], min(patterns.shape[0], 20_000), replace=False))
     best_bound, best_prices = np.inf, np.zeros(cards.size)
+    known = {row.tobytes() for row in columns.counts}
     rounds, subset_done = 0, sample.size == patterns.shape[0]
     while True:
         _, prices = solve_master(columns.counts.astype(np.int64) @ usage_of, columns.rates.rate, cards)
@@ -155,12 +162,15 @@ def price_out(
             if float(prices @ cards) * factor < best_bound:
                 best_bound, best_prices = float(prices @ cards) * factor, prices * factor
                 on_bound(best_bound)
-        if found.size == 0:
+        is_new = np.array([row.tobytes() not in known for row in found.counts], dtype=bool)
+        if not is_new.any():
             if subset_done:
                 return PricedLp(best_prices, best_bound, columns, rounds, True)
             subset_done = True
             continue
         if is_out_of_time() and np.isfinite(best_bound):
-            return PricedLp(best_prices, best_bound, columns.join(found), rounds, False)
-        best = np.argsort(-(earned - price), kind="stable")[:COLUMNS_PER_ROUND]
-        columns = columns.join(found.select(best))
+            return PricedLp(best_prices, best_bound, columns.join(found.select(np.flatnonzero(is_new))), rounds, False)
+        best = np.argsort(-np.where(is_new, earned - price, -np.inf), kind="stable")[:COLUMNS_PER_ROUND]
+        fresh = found.select(best[is_new[best]])
+        known.update(row.tobytes() for row in fresh.counts)
+        columns = columns.join(fresh)

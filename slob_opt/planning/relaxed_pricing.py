@@ -10,8 +10,10 @@ Intervals are covered by a geometric grid: for I in (I_j, I_(j+1)] the earning i
 time are taken at I_(j+1), so the grid step is the loss. If rho is the largest ratio of earning to price, ``rho * mu
 @ devices`` is a bound.
 
-References ---------- Gilmore, Gomory 1961, A linear programming approach to the cutting-stock problem; Lasdon 1970,
-Optimization theory for large systems, ch. 8 (Lagrangian bounds in column generation).
+References
+----------
+Gilmore, Gomory 1961, A linear programming approach to the cutting-stock problem; Lasdon 1970, Optimization theory for
+large systems, ch. 8 (Lagrangian bounds in column generation).
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def interval_grid(costs: ShapeCosts, num_layers: int, num_steps: int) -> ShapeGr
     slowest = float((costs.fixed + num_layers * costs.layer + costs.embed + costs.head).max())
     longest = costs.num_micro_batches * max(slowest, costs.occupancy) + num_layers * (slowest + costs.hop) + costs.ret
     longest = min(longest, costs.max_interval)
-    if longest <= least:
+    if longest < least:
         return ShapeGrid(costs, np.zeros(0), np.zeros(0))
     edges = np.geomspace(max(least, 1.0), longest, num_steps + 1)
     edges[0], edges[-1] = max(least, 1.0), longest

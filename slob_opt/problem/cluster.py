@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from slob_opt.errors import InputError
@@ -99,6 +99,11 @@ class Cluster:
                 if end not in names:
                     raise InputError(f"link end {end!r} is neither a node nor a device of cluster {self.name}")
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
+
+    def __reduce__(self) -> tuple[type[Cluster], tuple[object, ...]]:
+        """Return what copies and other processes rebuild the cluster from; a read-only mapping can't be pickled."""
+        values = (getattr(self, item.name) for item in fields(self))
+        return type(self), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     @property
     def devices(self) -> tuple[Device, ...]:

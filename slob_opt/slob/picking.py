@@ -7,7 +7,7 @@ import numpy as np
 from slob_opt.cost.table import FloatArray, IntArray
 from slob_opt.planning.column_search import usage_of
 from slob_opt.planning.packing import num_states, pack
-from slob_opt.planning.pattern_search import Candidates, PatternSearch
+from slob_opt.planning.pattern_search import COARSE_STEP, Candidates, PatternSearch
 from slob_opt.planning.priced_lp import solve_master
 
 MAX_WORK = 3e6
@@ -16,31 +16,51 @@ MAX_WORK = 3e6
 NEAR = 60
 """Candidates closest to their price that are made exact in a round of a large packing."""
 
+MAX_EXACT = 256
+"""Candidates that are made exact at once when rounds don't settle. Chosen: about 20 ms."""
+
 MAX_ROUNDS = 8
 """Times that a pick is repeated after making its patterns exact. Chosen: two or three are usual."""
 
 
 def pick(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> list[int]:
     """Return candidates to build, all exact; empty when none is possible."""
-    is_small = num_states(search.groups.pool_cards) * found.rate.size <= MAX_WORK
-    if search.instance.is_throughput and not is_small:
+    if not search.instance.is_throughput:
+        return pick_one(search, found)
+    if num_states(search.groups.pool_cards) * found.rate.size > MAX_WORK:
         return pick_large(search, found, rng)
+    chosen: list[int] = []
     for _ in range(MAX_ROUNDS):
         chosen = pick_small(search, found)
         fresh = np.array(sorted({i for i in chosen if not found.is_exact[i]}), np.int64)
         if fresh.size == 0:
-            break
+            return chosen
         search.make_exact(found, fresh)
-    return [i for i in chosen if found.is_exact[i] and found.rate[i] > 0]
+    # Ends keep spoiling what is picked: make everything exact that could matter, the best first, and pick from that.
+    hopeful = np.flatnonzero(~found.is_exact & (found.rate > 0))
+    search.make_exact(found, hopeful[np.argsort(-found.rate[hopeful], kind="stable")[:MAX_EXACT]])
+    found.rate[~found.is_exact] = 0.0
+    return pick_small(search, found)
+
+
+def pick_one(search: PatternSearch, found: Candidates) -> list[int]:
+    """Return the candidate with the best exact rate; empty when none is possible."""
+    step = 4
+    while True:
+        best = float(found.rate[found.is_exact].max(initial=0.0))
+        hopeful = np.flatnonzero(~found.is_exact & (found.rate * (1 + 2 * COARSE_STEP) > best))
+        if hopeful.size == 0:
+            break
+        search.make_exact(found, hopeful[np.argsort(-found.rate[hopeful], kind="stable")[:step]])
+        step *= 2
+    return [int(np.argmax(np.where(found.is_exact, found.rate, 0.0)))] if best > 0 else []
 
 
 def pick_small(search: PatternSearch, found: Candidates) -> list[int]:
-    """Return the best candidates by the rates known now."""
+    """Return the best packing by the rates known now."""
     useful = np.flatnonzero(found.rate > 0)
     if useful.size == 0:
         return []
-    if not search.instance.is_throughput:
-        return [int(np.argmax(found.rate))]
     usage = usage_of(search, found.counts[useful])
     return [int(useful[i]) for i in pack(search.groups.pool_cards, usage, found.rate[useful])[1]]
 
@@ -60,6 +80,8 @@ def pick_large(search: PatternSearch, found: Candidates, rng: np.random.Generato
             break
         search.make_exact(found, fresh)
     useful = np.flatnonzero((found.rate > 0) & found.is_exact)
+    if useful.size == 0:
+        return []
     usage, rates = usage_of(search, found.counts[useful]), found.rate[useful]
     share, prices = solve_master(usage, rates, cards)
     whole = np.floor(share + 1e-9).astype(np.int64)

@@ -5,8 +5,10 @@ finds the placement of one level: it looks at patterns (devices by kind) instead
 rate in closed form, bisects only the hopeful ones, and packs. Differing links are handled by routing each pipeline
 and a local search over orders, exchanges and additions. Everything else about levels is in the adapter.
 
-References ---------- Jiang et al. 2024, SLoB: Suboptimal Load Balancing Scheduling in Local Heterogeneous GPU
-Clusters, IEEE TCSS 11(6). Only the abstract is public; the algorithm here is ours.
+References
+----------
+Jiang et al. 2024, SLoB: Suboptimal Load Balancing Scheduling in Local Heterogeneous GPU Clusters, IEEE TCSS 11(6).
+Only the abstract is public; the algorithm here is ours.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from slob_opt.planning.column_search import priced_candidates
+from slob_opt.planning.evaluate import evaluate
 from slob_opt.planning.groups import iter_patterns, realise
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.outcome import better_plan, outcome
 from slob_opt.planning.pattern_search import Candidates, PatternSearch
 from slob_opt.planning.result import SolveLimits, SolveResult
 from slob_opt.problem.placement import Placement
+from slob_opt.slob.canonical import canonical
+from slob_opt.slob.linked import promising_patterns, routed_plans, single_routes
 from slob_opt.slob.picking import pick
-from slob_opt.slob.routing import route_plans
+from slob_opt.slob.routing import Router
 from slob_opt.slob.unequal import unequal_plans
 
 MAX_ENUMERATED = 1200
 """Box of patterns up to which all are looked at."""
-
-MAX_CORRECTIONS = 4
-"""Rounds in which patterns are built on real links and picked again by the rates that came out."""
 
 LINK_WEIGHTS = (0.0, 0.5)
 """How much of the mean hop is blended into the smallest when links differ; each is tried."""
@@ -52,7 +54,7 @@ class SlobPlanner:
     def solve(
         self, instance: PlacementInstance, *, incumbent: Placement | None = None, limits: SolveLimits | None = None
     ) -> SolveResult:
-        """Return a plan that is never worse than the incumbent.
+        """Return a plan that is never worse than the incumbent; how devices are numbered doesn't change its worth.
 
         Examples
         --------
@@ -66,24 +68,7 @@ class SlobPlanner:
         limits = limits or SolveLimits()
         started = time.perf_counter()
         rng = np.random.default_rng(limits.seed)
-        differs = not instance.table.has_uniform_links
-        plans: list[Placement | None] = []
-        num_candidates = 0
-        for weight in LINK_WEIGHTS if differs else (None,):
-            search = PatternSearch(instance, weight)
-            found = candidates_of(search)
-            num_candidates += found.rate.size
-            if not instance.table.has_identical_layers:
-                plans += unequal_plans(instance, search, found)
-                continue
-            chosen = pick(search, found, rng)
-            if not chosen:
-                continue
-            pattern_plans = [search.plan(found, i) for i in chosen]
-            if differs:
-                plans += routed_plans(instance, search, found, chosen, rng)
-            else:
-                plans.append(realise(instance.table, search.groups, pattern_plans))
+        plans, num_candidates = _plans(canonical(instance), rng) if instance.shapes() else ([], 0)
         plan, _ = better_plan(instance, *plans)
         return outcome(
             instance, self.name, plan, None, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
@@ -92,23 +77,50 @@ class SlobPlanner:
         )  # fmt: skip
 
 
-def routed_plans(
-    instance: PlacementInstance, search: PatternSearch, found: Candidates, chosen: list[int], rng: np.random.Generator
-) -> list[Placement | None]:
-    """Return plans of a few rounds: build the picked patterns, correct rates by what the links gave, pick again."""
+def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[Placement | None], int]:
+    """Return plans to choose from and the number of candidates that were looked at."""
+    table = instance.table
+    differs = not table.has_uniform_links
+    searches = [PatternSearch(instance, weight) for weight in (LINK_WEIGHTS if differs else (None,))]
+    found = [candidates_of(search) for search in searches]
     plans: list[Placement | None] = []
-    tried: set[tuple[int, ...]] = set()
-    for _ in range(MAX_CORRECTIONS if instance.is_throughput else 1):
-        key = tuple(sorted(chosen))
-        if not chosen or key in tried:
-            break
-        tried.add(key)
-        plan, rates = route_plans(instance, search, found, chosen)
-        plans.append(plan)
-        for index, rate in rates.items():
-            found.rate[index] = rate
-        chosen = pick(search, found, rng)
-    return plans
+    if not table.has_identical_layers:
+        for search, candidates in zip(searches, found, strict=True):
+            plans += unequal_plans(instance, search, candidates)
+    elif differs and not instance.is_throughput:
+        router = Router(instance, searches[0])
+        patterns = [p for candidates in found for p in promising_patterns(candidates)]
+        plans += [Placement((router.pipeline(route),)) for route in single_routes(router, patterns)[:1]]
+    else:
+        for search, candidates in zip(searches, found, strict=True):
+            chosen = pick(search, candidates, rng)
+            if differs:
+                plans += routed_plans(instance, search, candidates, chosen, rng)
+            elif chosen:
+                plans.append(realise(table, search.groups, [search.plan(candidates, i) for i in chosen]))
+    if bool(np.any(np.isfinite(table.nic_bytes_per_s))):
+        plans += _within_network_cards(instance, searches[0], plans, rng)
+    return plans, sum(candidates.rate.size for candidates in found)
+
+
+def _within_network_cards(
+    instance: PlacementInstance, search: PatternSearch, plans: list[Placement | None], rng: np.random.Generator
+) -> list[Placement | None]:
+    """Return what is left of plans without pipelines that network cards make too slow, and a plan that needs no network.
+
+    Routes know nothing of network cards, whose limits may push an interval over the cap.
+    """
+    found: list[Placement | None] = []
+    for plan in plans:
+        pipelines = () if plan is None else plan.pipelines
+        allowed = tuple(p for p in pipelines if evaluate(instance, Placement((p,))).is_feasible)
+        if 0 < len(allowed) < len(pipelines):
+            found.append(Placement(allowed))
+    single = search.candidates(np.eye(search.groups.num_groups, dtype=np.int64))
+    chosen = pick(search, single, rng)
+    if chosen:
+        found.append(realise(instance.table, search.groups, [search.plan(single, i) for i in chosen]))
+    return found
 
 
 def candidates_of(search: PatternSearch) -> Candidates:

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slob_opt.cost.table import TICK_S, CostTable, FloatArray
+from slob_opt.cost.table import TICK_S, FloatArray
 from slob_opt.planning.flat_kernel import FlatBatch
 from slob_opt.planning.instance import PlacementInstance
-from slob_opt.planning.pattern_kernel import single_interval
-from slob_opt.planning.pattern_search import Candidates, PatternSearch
+from slob_opt.planning.pattern_search import PatternSearch
 from slob_opt.planning.split_order import layers_in_order
-from slob_opt.problem.placement import Pipeline, Placement, Stage
+from slob_opt.problem.placement import Pipeline, Stage
+from slob_opt.slob.moves import neighbours
 
 MAX_STEPS = 40
-"""Improvement steps of one pipeline's local search."""
+"""Improvement steps of a local search."""
+
+MAX_STARTS = 12
+"""Devices from which the nearest-neighbour construction starts."""
+
+MAX_SPARE = 24
+"""Devices that a step tries to put in."""
+
+NO_LINK = 2.0**45
+"""Ticks of a hop between devices that can't work together (nine hours)."""
+
+LONGEST = 2.0**50
+"""Ticks that no interval of interest exceeds (twelve days)."""
+
+IndexArray = NDArray[np.int64]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """A pipeline under construction: devices in order, shape and interval in ticks."""
 
@@ -37,210 +52,221 @@ class Router:
 
     def __init__(self, instance: PlacementInstance, search: PatternSearch) -> None:
         self.instance, self.search, self.table = instance, search, instance.table
-        self.group_of = np.zeros(self.table.num_devices, np.int64)
+        self.num_devices = self.table.num_devices
+        self.group_of = np.zeros(self.num_devices, np.int64)
         for g, devices in enumerate(search.groups.devices):
             self.group_of[list(devices)] = g
         self.cards = self.table.device_cards
-        self._matrices: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = {}
-        self._nested: dict[int, tuple[list[list[float]], list[list[float]], list[list[float]]]] = {}
+        self.clash = self._clash()
+        self.parts = self._parts()
+        self._matrices: dict[int, tuple[FloatArray, FloatArray, FloatArray, FloatArray]] = {}
 
-    def matrices(self, row: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return (D, D) ticks of hop, return and occupancy in one row."""
+    def _clash(self) -> NDArray[np.bool_]:
+        """(D, D) bool: pairs of devices that share a card; a device shares its cards with itself."""
+        if self.table.has_exclusive_devices:
+            return np.eye(self.num_devices, dtype=bool)
+        held = np.zeros((self.num_devices, self.table.num_cards), np.float32)
+        for d, cards in enumerate(self.cards):
+            held[d, list(cards)] = 1
+        return np.asarray(held @ held.T > 0)
+
+    def _parts(self) -> dict[int, tuple[tuple[int, ...], ...]]:
+        """Smaller devices that can take the place of a device of several cards: all of one size, or one of them."""
+        found: dict[int, tuple[tuple[int, ...], ...]] = {}
+        for d, cards in enumerate(self.cards):
+            if len(cards) == 1:
+                continue
+            inside = [
+                int(e) for e in np.flatnonzero(self.clash[d]) if e != d and set(self.cards[e]) < set(cards)
+            ]
+            sizes = sorted({len(self.cards[e]) for e in inside})
+            sets = [tuple(e for e in inside if len(self.cards[e]) == size) for size in sizes]
+            found[d] = tuple([*sets, *((s[0],) for s in sets if len(s) > 1)])
+        return found
+
+    def matrices(self, row: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return (D, D) ticks of hop, return, occupancy and return occupancy in one row."""
         if row not in self._matrices:
-            table: CostTable = self.table
-            index = np.maximum(table.link_class, 0)
-            none = table.link_class < 0
-            hop = np.where(none, 2.0**45, table.hop_s[row][index] / TICK_S)
-            ret = np.where(none, 2.0**45, table.return_s[row][index] / TICK_S)
-            busy = np.maximum(table.occupancy_s[row][index], 0.0) / TICK_S
-            self._matrices[row] = (hop, ret, busy)
+            table = self.table
+            index, none = np.maximum(table.link_class, 0), table.link_class < 0
+            if table.hop_s.shape[1] == 0:
+                zero = np.where(none, NO_LINK, 0.0)
+                self._matrices[row] = (zero, zero, np.zeros_like(zero), np.zeros_like(zero))
+            else:
+                hop, ret, busy, busy_back = (
+                    values[row][index] / TICK_S
+                    for values in (table.hop_s, table.return_s, table.occupancy_s, table.return_occupancy_s)
+                )
+                self._matrices[row] = (np.where(none, NO_LINK, hop), np.where(none, NO_LINK, ret), busy, busy_back)
         return self._matrices[row]
 
+    def lengths(self, orders: IndexArray, row: int) -> tuple[FloatArray, FloatArray]:
+        """Return (X,) ticks of hops with return, and of the busiest link, of orders (X, length)."""
+        if orders.shape[1] < 2:
+            return np.zeros(orders.shape[0]), np.zeros(orders.shape[0])
+        hop, ret, busy, busy_back = self.matrices(row)
+        before, after = orders[:, :-1], orders[:, 1:]
+        first, last = orders[:, 0], orders[:, -1]
+        total = hop[before, after].sum(axis=1) + ret[last, first]
+        return total, np.maximum(busy[before, after].max(axis=1), busy_back[last, first])
+
     def length(self, order: tuple[int, ...], row: int) -> tuple[float, float]:
-        """Return the sum of hops with return and the largest link occupancy, ticks."""
-        if len(order) < 2:
-            return 0.0, 0.0
-        hop, ret, busy = self._lists(row)
-        total, most, before = ret[order[-1]][order[0]], 0.0, order[0]
-        for device in order[1:]:
-            total += hop[before][device]
-            most = max(most, busy[before][device])
-            before = device
-        return total, most
+        """Return the sum of hops with return and the largest link occupancy of one order, ticks."""
+        total, busiest = self.lengths(np.array([order], np.int64), row)
+        return float(total[0]), float(busiest[0])
 
-    def _lists(self, row: int) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-        """The matrices as nested lists, which are faster for single entries."""
-        if row not in self._nested:
-            hop, ret, busy = self.matrices(row)
-            self._nested[row] = (hop.tolist(), ret.tolist(), busy.tolist())
-        return self._nested[row]
+    def intervals(self, parts: Sequence[tuple[IndexArray, IndexArray, FloatArray]]) -> list[FloatArray]:
+        """Return the shortest intervals in ticks, infinite where the upper limit isn't reached.
 
-    def intervals(self, orders: list[tuple[int, ...]], shape: NDArray[np.int64], upper: FloatArray) -> FloatArray:
-        """Return (X,) ticks: shortest intervals of ordered devices, infinite where `upper` isn't reached."""
-        result = np.full(len(orders), np.inf)
-        several = np.array([i for i, o in enumerate(orders) if len(o) > 1], np.int64)
-        for i, order in enumerate(orders):
-            if len(order) == 1:
-                alone = single_interval(self.search.shape_costs(int(shape[i])), self.search.num_layers)
-                value = float(alone[self.group_of[order[0]]])
-                result[i] = value if value <= upper[i] else np.inf
-        if several.size == 0:
+        Parameters
+        ----------
+        parts
+            Triples of orders (X, length), shapes (X,) and upper limits (X,) in ticks.
+        """
+        groups = self.search.groups.num_groups
+        result = [np.full(orders.shape[0], np.inf) for orders, _, _ in parts]
+        several: list[int] = []
+        for i, (orders, shape, upper) in enumerate(parts):
+            if orders.shape[1] == 1:
+                alone = self.search.alone[shape, self.group_of[orders[:, 0]]]
+                result[i] = np.where(alone <= upper, alone, np.inf)
+            elif 0 < orders.shape[0] and orders.shape[1] <= self.search.num_layers:
+                several.append(i)
+        if not several:
             return result
-        counts = np.zeros((several.size, self.search.groups.num_groups), np.int64)
-        route, busy = np.zeros(several.size), np.zeros(several.size)
-        for x, i in enumerate(several):
-            np.add.at(counts[x], self.group_of[list(orders[i])], 1)
-            route[x], busy[x] = self.length(orders[i], int(self.search.shapes.row[shape[i]]))
-        first = self.group_of[[orders[i][0] for i in several]]
-        last = self.group_of[[orders[i][-1] for i in several]]
-        batch = FlatBatch(self.search.shapes, counts, shape[several], first, last, self.search.num_layers, route, busy)
-        result[several] = batch.shortest(upper[several])
+        counts, route, busy = [], [], []
+        for i in several:
+            orders, shape, _ = parts[i]
+            member = self.group_of[orders]
+            counts.append(np.stack([(member == g).sum(axis=1) for g in range(groups)], axis=1))
+            total, most = np.zeros(shape.size), np.zeros(shape.size)
+            rows = self.search.shapes.row[shape]
+            for row in np.unique(rows):
+                total[rows == row], most[rows == row] = self.lengths(orders[rows == row], int(row))
+            route.append(total)
+            busy.append(most)
+        first, last = (np.concatenate([self.group_of[parts[i][0][:, end]] for i in several]) for end in (0, -1))
+        shapes, upper = (np.concatenate([parts[i][j] for i in several]) for j in (1, 2))
+        batch = FlatBatch(
+            self.search.shapes, np.concatenate(counts), shapes, first, last, self.search.num_layers,
+            np.concatenate(route), np.concatenate(busy),
+        )  # fmt: skip
+        found = batch.shortest(upper)
+        ends = np.cumsum([parts[i][0].shape[0] for i in several])
+        for i, values in zip(several, np.split(found, ends[:-1]), strict=True):
+            result[i] = values
         return result
 
-    def improve(self, route: Route, free: set[int]) -> Route:
-        """Return a route improved by steepest descent over orders, exchanges, additions and removals.
+    def improve(self, routes: Sequence[Route], usable: Sequence[NDArray[np.bool_]]) -> list[Route]:
+        """Return routes improved, each on its own, by steepest descent over orders, exchanges, additions and removals.
 
-        `free` are devices that may be added; it is not modified.
+        Parameters
+        ----------
+        usable
+            For each route a (D,) bool mask of the devices that may be in it.
         """
+        found = list(routes)
+        active = list(range(len(found)))
         for _ in range(MAX_STEPS):
-            spare = self._spare(route.order, free)
-            orders = list(dict.fromkeys(self._moves(route.order, spare)))
-            shape = np.full(len(orders), route.shape)
-            upper = np.full(len(orders), route.interval - 1)
-            found = self.intervals(orders, shape, upper)
-            best = int(np.argmin(found)) if found.size else 0
-            if not found.size or not np.isfinite(found[best]):
-                return route
-            route = Route(orders[best], route.shape, float(found[best]))
-        return route
+            by_length: dict[int, list[tuple[int, IndexArray]]] = {}
+            for r in active:
+                spare = self._spare(found[r].order, usable[r])
+                for orders in neighbours(found[r].order, spare, self.clash, self.parts, self.search.num_layers):
+                    by_length.setdefault(orders.shape[1], []).append((r, orders))
+            batches = []
+            for items in by_length.values():
+                owner = np.repeat([r for r, _ in items], [len(orders) for _, orders in items])
+                shape = np.array([found[r].shape for r, _ in items])
+                upper = np.array([found[r].interval for r, _ in items]) - 1
+                sizes = [len(orders) for _, orders in items]
+                orders = np.concatenate([orders for _, orders in items])
+                batches.append((owner, orders, np.repeat(shape, sizes), np.repeat(upper, sizes)))
+            improved: dict[int, Route] = {}
+            values = self.intervals([batch[1:] for batch in batches])
+            for (owner, orders, _, _), ticks in zip(batches, values, strict=True):
+                for x in np.flatnonzero(np.isfinite(ticks)).tolist():
+                    r = int(owner[x])
+                    if ticks[x] < improved.get(r, found[r]).interval:
+                        improved[r] = Route(tuple(orders[x].tolist()), found[r].shape, float(ticks[x]))
+            if not improved:
+                break
+            for r, route in improved.items():
+                found[r] = route
+            active = sorted(improved)
+        return found
 
-    def _spare(self, order: tuple[int, ...], free: set[int]) -> list[int]:
-        """Devices that could be added, at most two of each group and node."""
+    def _spare(self, order: tuple[int, ...], usable: NDArray[np.bool_]) -> list[int]:
+        """Devices that could be put in, at most two of each group and node."""
+        own = set(order)
         seen: dict[tuple[int, int], int] = {}
         spare = []
-        for device in sorted(free - set(order)):
+        for device in np.flatnonzero(usable).tolist():
+            if device in own:
+                continue
             key = (int(self.group_of[device]), int(self.table.device_node[device]))
             seen[key] = seen.get(key, 0) + 1
             if seen[key] <= 2:
                 spare.append(device)
-        return spare[:24]
-
-    def _moves(self, order: tuple[int, ...], spare: list[int]) -> list[tuple[int, ...]]:
-        """Neighbours of an order."""
-        size = len(order)
-        moves = [order[:i] + order[i + 1 :] for i in range(size)] if size > 1 else []
-        for device in spare:
-            cards = set(self.cards[device])
-            clash = [i for i in range(size) if cards & set(self.cards[order[i]])]
-            if not clash:
-                moves += [(*order[:i], device, *order[i:]) for i in range(size + 1)]
-            if len(clash) <= 1:
-                moves += [(*order[:i], device, *order[i + 1 :]) for i in (clash or range(size))]
-        for i in range(size):
-            for j in range(i + 1, size):
-                swapped = list(order)
-                swapped[i], swapped[j] = swapped[j], swapped[i]
-                moves.append(tuple(swapped))
-                moves.append(order[:i] + order[i : j + 1][::-1] + order[j + 1 :])
-        for i in range(size):
-            rest = order[:i] + order[i + 1 :]
-            moves += [(*rest[:j], order[i], *rest[j:]) for j in range(size) if j != i]
-        return [m for m in moves if m != order]
+        return spare[:MAX_SPARE]
 
     def reshape(self, route: Route) -> Route:
         """Return the route in the shape that gives it the best rate."""
-        shapes = np.arange(self.search.shapes.row.size)
-        if shapes.size == 1:
-            return route
         s = self.search.shapes
-        useful = shapes[s.micro_batches <= len(route.order) + 1]
+        if s.row.size == 1:
+            return route
         rate = route.rate(self.search)
-        upper = np.minimum(np.ceil(s.in_flight[useful] / (rate * TICK_S)) - 1, s.max_interval[useful])
-        found = self.intervals([route.order] * useful.size, useful, upper)
-        rates = s.in_flight[useful] / (found * TICK_S)
+        upper = np.minimum(np.ceil(s.in_flight / (rate * TICK_S)) - 1, np.minimum(s.max_interval, LONGEST))
+        orders = np.tile(np.array(route.order, np.int64), (s.row.size, 1))
+        found = self.intervals([(orders, np.arange(s.row.size), upper)])[0]
+        rates = s.in_flight / (found * TICK_S)
         best = int(np.argmax(rates))
-        if rates[best] > rate:
-            return Route(route.order, int(useful[best]), float(found[best]))
-        return route
+        return Route(route.order, best, float(found[best])) if rates[best] > rate else route
 
-    def build(self, counts: NDArray[np.int64], row: int, free: set[int]) -> tuple[int, ...] | None:
-        """Return devices for a pattern: from several starts, always the nearest free device of a group still needed."""
-        best: tuple[float, tuple[int, ...]] | None = None
-        hop, _, _ = self.matrices(row)
-        wanted = [d for d in sorted(free) if counts[self.group_of[d]] > 0]
-        for start in wanted[:: max(1, len(wanted) // 12)]:
-            order, left = [start], counts.copy()
-            left[self.group_of[start]] -= 1
-            taken = set(self.cards[start])
-            while left.any():
-                options = [d for d in wanted if left[self.group_of[d]] > 0 and not taken & set(self.cards[d])]
-                if not options:
-                    break
-                device = min(options, key=lambda d: (hop[order[-1], d], d))
-                order.append(device)
-                left[self.group_of[device]] -= 1
-                taken |= set(self.cards[device])
-            if left.any():
-                continue
-            length = self.length(tuple(order), row)[0]
-            if best is None or length < best[0]:
-                best = (length, tuple(order))
-        return None if best is None else best[1]
+    def build(self, counts: IndexArray, row: int, usable: NDArray[np.bool_]) -> IndexArray:
+        """Return (S, length) devices for a pattern, from S starts: always the nearest usable device still needed."""
+        hop = self.matrices(row)[0]
+        wanted = np.flatnonzero(usable & (counts[self.group_of] > 0))
+        starts = wanted[:: max(1, -(-wanted.size // MAX_STARTS))]
+        if starts.size == 0:
+            return np.zeros((0, int(counts.sum())), np.int64)
+        line = np.arange(starts.size)
+        left = np.tile(counts, (starts.size, 1))
+        open_ = np.tile(usable, (starts.size, 1))
+        orders, complete, at = [starts], np.ones(starts.size, dtype=bool), starts
+        left[line, self.group_of[at]] -= 1
+        open_ &= ~self.clash[at]
+        for _ in range(int(counts.sum()) - 1):
+            options = np.where(open_ & (left[:, self.group_of] > 0), hop[at], np.inf)
+            at = options.argmin(axis=1)
+            complete &= np.isfinite(options[line, at])
+            orders.append(at)
+            left[line, self.group_of[at]] -= 1
+            open_ &= ~self.clash[at]
+        return np.asarray(np.stack(orders, axis=1)[complete], dtype=np.int64)
+
+    def best_built(self, counts: IndexArray, shape: int, usable: NDArray[np.bool_]) -> Route | None:
+        """Return the best built order of a pattern in one shape; over the cap it counts as very long, not as none."""
+        orders = self.build(counts, int(self.search.shapes.row[shape]), usable)
+        if orders.shape[0] == 0:
+            return None
+        ceiling = min(float(self.search.shapes.max_interval[shape]), LONGEST)
+        size = orders.shape[0]
+        found = self.intervals([(orders, np.full(size, shape), np.full(size, ceiling))])[0]
+        best = int(np.argmin(found))
+        if np.isfinite(found[best]):
+            return Route(tuple(int(d) for d in orders[best]), shape, float(found[best]))
+        shortest = int(np.argmin(self.lengths(orders, int(self.search.shapes.row[shape]))[0]))
+        return Route(tuple(int(d) for d in orders[shortest]), shape, ceiling + 1)
 
     def pipeline(self, route: Route) -> Pipeline:
         """Return the pipeline of a route."""
         _row, k, b = self.search.shape_list[route.shape]
         groups = tuple(int(self.group_of[d]) for d in route.order)
         costs = self.search.shape_costs(route.shape)
+        layers = layers_in_order(costs, groups, self.search.num_layers, route.interval)
         stages, start = [], 0
-        for device, count in zip(
-            route.order, layers_in_order(costs, groups, self.search.num_layers, route.interval), strict=True
-        ):
+        for device, count in zip(route.order, layers, strict=True):
             stages.append(Stage(self.cards[device], start, start + count))
             start += count
         return Pipeline(tuple(stages), k, b)
 
-
-def route_plans(
-    instance: PlacementInstance, search: PatternSearch, found: Candidates, chosen: list[int]
-) -> tuple[Placement | None, dict[int, float]]:
-    """Return the placement of chosen candidates on actual devices, and the rate each came to (its worst copy)."""
-    router = Router(instance, search)
-    free = set(range(instance.table.num_devices))
-    routes: list[tuple[int, Route]] = []
-    rates: dict[int, float] = {}
-    for index in sorted(chosen, key=lambda i: -int(found.counts[i].sum())):
-        shape = int(found.shape[index])
-        order = router.build(found.counts[index], int(search.shapes.row[shape]), free)
-        if order is None:
-            rates[index] = 0.0
-            continue
-        ceiling = np.array([search.shapes.max_interval[shape] if instance.is_throughput else 2.0**50])
-        ceiling = np.minimum(ceiling, 2.0**50)
-        interval = router.intervals([order], np.array([shape]), ceiling)[0]
-        if not np.isfinite(interval):
-            interval = float(ceiling[0]) + 1
-        routes.append((index, Route(order, shape, float(interval))))
-        _take(router, free, order)
-    better: list[Route] = []
-    for index, route in routes:
-        own = {d for d in range(instance.table.num_devices) if d in free or d in route.order}
-        improved = router.reshape(router.improve(route, own))
-        improved = router.improve(improved, own) if improved.shape != route.shape else improved
-        limit = search.shapes.max_interval[improved.shape]
-        free |= set(route.order)
-        if improved.interval > min(limit, 2.0**50):
-            rates[index] = 0.0
-            continue
-        rates[index] = min(rates.get(index, np.inf), improved.rate(search))
-        better.append(improved)
-        _take(router, free, improved.order)
-    if not better:
-        return None, rates
-    return Placement(tuple(router.pipeline(route) for route in better)), rates
-
-
-def _take(router: Router, free: set[int], order: tuple[int, ...]) -> None:
-    """Remove from `free` every device that shares a card with the order."""
-    cards = {c for d in order for c in router.cards[d]}
-    free -= {d for d in free if cards & set(router.cards[d])}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,34 @@ def read_text(path: Path) -> str:
         raise InputError(f"the file can't be read: {error.strerror or error}", file=file) from error
     except UnicodeDecodeError as error:
         raise InputError("the file is not UTF-8 text", file=file) from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a UTF-8 file, whole or not at all.
+
+    The text goes to a new file beside it, which then takes its name; an old file stays as it was until that moment.
+
+    Raises
+    ------
+    InputError
+        When the folder is missing, may not be written, or the disk is full; nothing is left behind.
+    """
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        temporary = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"the file can't be written: {reason}; nothing was changed", file=str(path)) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)  # not there any more when all went well
 
 
 def read_document(path: Path) -> dict[str, Any]:

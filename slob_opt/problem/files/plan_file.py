@@ -7,8 +7,6 @@ A plan that a person wrote needs ``pipelines`` only, each stage with a device an
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, TypeVar
 
 from slob_opt.errors import InputError
 from slob_opt.problem.files.checking import check
-from slob_opt.problem.files.documents import read_text
+from slob_opt.problem.files.documents import read_text, write_whole
 from slob_opt.problem.files.plan_schema import CertificateSchema, PipelineSchema, PlanSchema, Unit
 
 Scalar = int | float | str | bool | None
@@ -306,31 +304,8 @@ def read_plan(path: Path, *, num_layers: int | None = None) -> PlanFile:
 
 
 def write_plan(plan: PlanFile, path: Path) -> None:
-    """Write a plan file, whole or not at all.
-
-    The text goes to a new file beside it, which then takes its name; an old file stays as it was until that moment.
-
-    Raises
-    ------
-    InputError
-        When the folder is missing, may not be written, or the disk is full; nothing is left behind.
-    """
-    text = plan_to_json(plan)
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        temporary = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        reason = error.strerror or str(error)
-        raise InputError(f"the plan can't be written: {reason}; nothing was changed", file=str(path)) from error
+    """Write a plan file, whole or not at all; see :func:`slob_opt.problem.files.documents.write_whole`."""
+    write_whole(path, plan_to_json(plan))
 
 
 def plan_inputs(

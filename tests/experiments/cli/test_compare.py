@@ -12,7 +12,7 @@ import pytest
 
 from experiments import registry
 from experiments.cli import compare as command
-from experiments.compare_output import folder_name, write_text
+from experiments.compare_output import folder_name, write_json
 from experiments.demo_suite import SUITES, suite
 from experiments.problem_setup import ProblemOptions, set_up
 from experiments.tracking import TrackingStore
@@ -192,10 +192,10 @@ def test_the_demo_suite_has_all_kinds_of_instances() -> None:
 
 def test_files_are_whole_or_absent(tmp_path: Path) -> None:
     target = tmp_path / "report.json"
-    write_text(target, "old")
+    write_json(target, "old")
     with pytest.raises(UnicodeEncodeError):
-        write_text(target, "new \ud800")
-    assert target.read_text(encoding="utf-8") == "old"
+        write_json(target, "new \ud800")
+    assert target.read_text(encoding="utf-8") == '"old"\n'
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 

@@ -51,7 +51,11 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     """The list of commands is told by stand-ins; numpy alone would double the start-up time."""
     modules = modules_after("--help")
     assert not modules & (HEAVY | {"numpy", "scipy", "pydantic", "yaml", "rich"})
-    assert {m for m in modules if m.startswith("experiments.cli.")} == {"experiments.cli.main"}
+    assert {m for m in modules if m.startswith("experiments.")} == {
+        "experiments.cli",
+        "experiments.cli.main",
+        "experiments.package_origin",
+    }
     assert {m for m in modules if m.startswith("slob_opt.")} == {"slob_opt.errors"}
 
 
@@ -61,6 +65,27 @@ def test_plan_imports_neither_torch_nor_mlflow(tiny: tuple[str, ...]) -> None:
     assert not modules & HEAVY
     assert "experiments.cli.compare" not in modules
     assert "experiments.tracking" not in modules
+
+
+def test_a_foreign_package_does_not_shadow_ours_silently(tmp_path: Any) -> None:
+    """A folder `solvers` in front of ours: every command refuses in one sentence, and doctor tells it as broken."""
+    (tmp_path / "solvers").mkdir()
+    (tmp_path / "solvers" / "__init__.py").write_text("", encoding="utf-8")
+
+    def call(*argv: str) -> subprocess.CompletedProcess[str]:
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from experiments.cli.main import main; "
+        return subprocess.run(
+            [sys.executable, "-c", f"{code}main({list(argv)!r})"], capture_output=True, text=True, check=False
+        )
+
+    done = call("plan", "--cluster", "lab-3", "--model", "llama-2-7b")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"slob: a foreign package shadows ours: solvers from {tmp_path / 'solvers'}")
+    assert len(done.stderr.strip().splitlines()) == 1
+    found = call("doctor", "--format", "json")
+    assert found.returncode == 1
+    assert "a foreign package shadows ours" in found.stdout
+    assert call("--version").returncode == 0
 
 
 def test_plan_stays_small(tiny: tuple[str, ...]) -> None:

@@ -49,6 +49,7 @@ OUTPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no_track": (("--no-track",), ()),
     "experiment": (("--experiment", "mine"), ()),
     "what_if": (("--what-if",), ()),
+    "export": (("--export", "vllm"), ()),
     "suite": (("--suite", "demo"), ("--out", "x")),
     "quick": (("--quick",), ()),
 }
@@ -177,7 +178,7 @@ def test_limits_and_bits_reach_the_solver(slob: Slob, tiny: tuple[str, ...], mon
         (("--max-interval", "400"), "--max-interval: found '400' without a unit"),
         (("--max-in-flight", "few"), "--max-in-flight is 'few', expected a whole number from 1 or none"),
         (("--batch-grid", "1,b"), "--batch-grid is '1,b', expected whole numbers"),
-        (("--tp", "2"), "--tp 2: the largest node of cluster tiny has 1 card"),
+        (("--tp", "2"), "--tp 2: the largest node of cluster tiny has 1 equal card"),
         (("--memory-limit", "4"), "--memory-limit: found '4' without a unit"),
         (("--methods", "parametrik"), "no planner 'parametrik'; did you mean 'parametric'?"),
         (("--memory-utilization", "1.5"), "memory_utilization is 1.5"),

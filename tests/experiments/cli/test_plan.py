@@ -238,3 +238,83 @@ def test_a_plan_is_checked_against_another_cluster(slob: Slob, planned: Path, ti
     answer = slob("validate", planned, *tiny, "--kv-bits", "8")
     assert answer.code == 1
     assert "made for another model" in answer.out
+
+
+def test_a_plan_that_only_the_interval_cap_forbids_says_which_cap_would_do(slob: Slob, tiny: tuple[str, ...]) -> None:
+    """The named cap is enough: with it there is a plan."""
+    answer = slob("plan", *tiny, "--max-interval", "1ms")
+    assert answer.code == 1
+    assert answer.out.startswith("infeasible: memory suffices, but no pipeline that fits")
+    cap = answer.out.rpartition("see --max-interval ")[2].strip()
+    assert slob("plan", *tiny, "--max-interval", cap).code == 0
+
+
+def test_case_p07_per_stage_degrees_are_not_exported_and_a_uniform_plan_is_offered(slob: Slob, tmp_path: Path) -> None:
+    """Boxes of 4, 1 and 2 cards: the plan may mix degrees; vLLM is offered the best plan with one degree for all."""
+    cluster = tmp_path / "boxes.yaml"
+    cluster.write_text(
+        "inter_link: {bandwidth: 10Gbps, latency: 0.1ms}\n"
+        "nodes:\n"
+        "- {name: four, gpus: [{memory: 12GiB, bandwidth: 900GB/s, flops: 100TFLOPS, count: 4}], tp_degrees: [4]}\n"
+        "- {name: one, gpus: [{memory: 40GiB, bandwidth: 2TB/s, flops: 300TFLOPS}]}\n"
+        "- {name: two, gpus: [{memory: 24GiB, bandwidth: 900GB/s, flops: 100TFLOPS, count: 2}], tp_degrees: [1, 2]}\n",
+        encoding="utf-8",
+    )
+    model = tmp_path / "model.yaml"
+    model.write_text(
+        "hidden_size: 6144\nvocab_size: 32000\nnum_layers: 60\nnum_heads: 48\nnum_kv_heads: 8\nffn_size: 20480\n",
+        encoding="utf-8",
+    )
+    argv = ("plan", "--cluster", cluster, "--model", model, "--objective", "latency", "--export", "vllm")
+    data = json.loads(slob(*argv, "--format", "json", "--methods", "slob").out)
+    export = data["export"]
+    assert export["is_exportable"] is False
+    assert "per-stage degrees can't be exported" in export["obstacles"][0]
+    assert export["substitute_tp_degree"] == 1
+    assert export["substitute"]["objective"] >= data["plan"]["objective"]
+    (engine,) = export["engines"]
+    counts = [int(n) for n in engine["environment"]["VLLM_PP_LAYER_PARTITION"].split(",")]
+    assert sum(counts) == 60
+    assert counts == [rank["num_layers"] for rank in engine["ranks"]]
+    stages = export["substitute"]["pipelines"][0]["stages"]
+    assert [stage["device"] for stage in stages] == [rank["cards"][0] for rank in engine["ranks"]]
+    assert engine["arguments"][:4] == ["--pipeline-parallel-size", str(len(counts)), "--tensor-parallel-size", "1"]
+    text = slob(*argv, "--methods", "slob").out
+    assert "not for vllm: pipeline 0 has tensor-parallel degrees" in text
+    assert "best plan with TP 1 everywhere" in text
+    assert engine["command"] in text
+
+
+def test_case_p05_the_export_has_a_number_per_device_in_their_order(slob: Slob, tiny: tuple[str, ...]) -> None:
+    answer = slob("plan", *tiny, "--objective", "interval", "-k", "3", "--export", "vllm", "--format", "json")
+    data = json.loads(answer.out)
+    stages = data["plan"]["pipelines"][0]["stages"]
+    assert len(stages) > 1
+    (engine,) = data["export"]["engines"]
+    expected = ",".join(str(stage["end"] - stage["first"]) for stage in stages)
+    assert engine["environment"] == {"VLLM_PP_LAYER_PARTITION": expected}
+    assert [rank["cards"] for rank in engine["ranks"]] == [[stage["device"]] for stage in stages]
+    assert data["export"]["obstacles"] == []
+    assert data["export"]["substitute"] is None
+
+
+def test_a_degree_that_a_cluster_only_offers_is_left_out_with_a_note(slob: Slob) -> None:
+    """9 heads, boxes that offer TP 2: planned without it; asked for by --tp it is refused."""
+    argv = ("plan", "--cluster", "nvlink-pairs-2", "--model", "smollm2-135m", "--methods", "slob")
+    answer = slob(*argv)
+    assert answer.code == 0
+    assert "slob: warning: TP 2 of box-0, box-1 left out: smollm2-135m has 9 heads and 3 KV heads" in answer.err
+    assert json.loads(slob(*argv, "--show-config").out)["problem"]["cluster"]["skipped_tp_degrees"] == [2]
+    refused = slob(*argv, "--tp", "1,2")
+    assert refused.code == 2
+    assert "9 heads % TP 2 = 1" in refused.err
+
+
+def test_a_plan_is_checked_with_its_own_objective_beside_its_problem(slob: Slob, tiny: tuple[str, ...]) -> None:
+    """The caps in the file hold, not those of the traffic, unless an option says otherwise."""
+    path = Path(tiny[1]).with_name("capped.json")
+    argv = ("--methods", "slob", "--max-interval", "none", "--max-micro-batches", "3")
+    assert slob("plan", *tiny, *argv, "--out", path).code == 0
+    answer = slob("validate", path, *tiny)
+    assert answer.code == 0, answer.out
+    assert slob("validate", path, *tiny, "--max-micro-batches", "2").code == 1

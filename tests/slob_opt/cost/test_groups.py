@@ -68,7 +68,7 @@ def test_a_degree_that_does_not_divide_is_left_out_where_there_is_another():
     assert form_groups(cluster, model).cards == ((0,), (1,), (2,), (3,), (0, 1, 2))
     assert skipped_degrees(cluster, model) == (("n", 2), ("n", 4))
     assert skipped_degrees(cluster, llama_2_70b()) == (("n", 3),)
-    with pytest.raises(InputError, match="9 heads % TP 2 = 1.*9 heads % TP 4 = 1"):
+    with pytest.raises(InputError, match=r"9 heads % TP 2 = 1.*9 heads % TP 4 = 1"):
         form_groups(one_node(*cards, tp_degrees=(2, 4)), model)
 
 

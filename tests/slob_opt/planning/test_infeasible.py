@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given, settings
 from slob_builders import MS, one_gigabyte_short, tiny_instances
 
+from slob_opt.cost.build import build_table
 from slob_opt.cost.direct import DirectClass, direct_table
 from slob_opt.planning.exhaustive import ExhaustivePlanner
 from slob_opt.planning.infeasible import explain_infeasible, largest_in_flight
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.objectives import IntervalObjective, ThroughputObjective
 from slob_opt.planning.result import Status
+from slob_opt.problem.catalogue import cluster, model
+from slob_opt.problem.traffic import TrafficProfile
 
 GIB = 2**30
 
@@ -124,3 +127,14 @@ def test_words_agree_in_number(count: int) -> None:
     table = direct_table([DirectClass("a", 1, 5, 0.1)], 10, layer_bytes=1)
     text = explain_infeasible(PlacementInstance(table, IntervalObjective(count)))
     assert f"{count} sequence{'' if count == 1 else 's'} in flight" in text
+
+
+def test_a_card_in_several_groups_counts_once() -> None:
+    """Two boxes of two 24 GiB cards that may also work in pairs: 4 cards offer four times 22.08 GiB less overheads."""
+    table = build_table(cluster("nvlink-pairs-2"), model("llama-2-70b"), TrafficProfile())
+    assert table.num_devices == 4 + 2
+    text = explain_infeasible(PlacementInstance(table, IntervalObjective(1)))
+    offered = re.search(r"the 4 cards offer ([0-9.]+) GiB", text)
+    assert offered is not None, text
+    assert 4 * 20 < float(offered.group(1)) < 4 * 22.08
+    assert "yet no cut" not in text
