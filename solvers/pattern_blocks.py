@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slob_opt.cost.table import TICK_S, FloatArray, IntArray
-from slob_opt.planning.block_plan import BlockChoice, Width, choice_of, realise_blocks, width_of
+from slob_opt.planning.block_plan import BlockChoice, Width, best_choice, choice_of, realise_blocks, width_of
 from slob_opt.planning.block_rates import BlockKernel, BlockRates
 from slob_opt.planning.node_blocks import MAX_PATTERNS, BlockStructure, block_patterns, node_cuts, num_patterns
 from slob_opt.planning.priced_lp import COLUMNS_PER_ROUND, PRICE_TOLERANCE
@@ -125,15 +125,14 @@ class BlockSearch:
 
     def interval(self) -> None:
         """Add the shortest interval of one pipeline: every pattern is looked at."""
-        rates = self.kernel.rates(np.zeros(self.num_patterns))
-        best = int(np.argmax(rates.rate))
+        choice = best_choice(self.kernel)
         small = self.attempt.instance.table.num_devices <= MAX_DEVICES
         witness = ThresholdWitness("subset") if small else None
-        if rates.shape[best] < 0:
+        if choice is None:
             self.attempt.exclude(witness)
             return
-        self.attempt.add_plan(realise_blocks(self.kernel, [choice_of(rates, best, best)]))
-        self.attempt.add_bound(float(rates.interval[best]) * TICK_S, witness)
+        self.attempt.add_plan(realise_blocks(self.kernel, [choice]))
+        self.attempt.add_bound(choice.interval * TICK_S, witness)
 
     def throughput(self) -> None:
         """Add the best disjoint pipelines: prices over all patterns, reduced-cost fixing, integer master."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slob_opt.cost.table import CostTable
 from slob_opt.planning.bounds import closed_form_bound, memory_shortage
+from slob_opt.planning.groups import has_pools
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.node_blocks import block_structure
 from slob_opt.planning.pattern_rates import pattern_problem
@@ -81,11 +83,16 @@ class PatternIlpPlanner:
 def _route(attempt: PatternAttempt) -> None:
     """Solve by the columns that suit the instance."""
     instance, table = attempt.instance, attempt.instance.table
+    if not has_pools(table):
+        if table.has_identical_layers and table.num_devices <= MAX_DEVICES and not _has_limited_cards(table):
+            solve_subsets(attempt)
+        else:
+            attempt.message = "groups of unequal cards: counts of devices don't say what fits together"
+        return
     problem = pattern_problem(instance)
     has_columns = problem.groups.box_size() <= MAX_BOX or not instance.is_throughput
     if not problem.is_exact:
-        is_dedicated = not bool(np.any(np.isfinite(table.nic_bytes_per_s)))
-        if table.has_identical_layers and is_dedicated and table.num_devices <= MAX_DEVICES:
+        if table.has_identical_layers and not _has_limited_cards(table) and table.num_devices <= MAX_DEVICES:
             solve_subsets(attempt)
             return
         structure = block_structure(instance)
@@ -104,3 +111,8 @@ def _route(attempt: PatternAttempt) -> None:
         solve_columns(problem, attempt)
     else:
         solve_interval(problem, attempt)
+
+
+def _has_limited_cards(table: CostTable) -> bool:
+    """Whether some node's network card is shared by its links."""
+    return bool(np.any(np.isfinite(table.nic_bytes_per_s)))

@@ -23,7 +23,7 @@ from experiments.what_if import WhatIf, link_sentence, what_if
 from slob_opt.planning.result import SolveLimits, Status
 
 DEFAULT_METHODS = ("slob", "parametric")
-"""The heuristic, and the exact search that improves and proves its plan where the instance is small enough for it."""
+"""The heuristic, and the exact search that proves or improves its plan, or at least bounds it."""
 
 
 def plan(  # noqa: PLR0917 - Typer makes an option of each parameter
@@ -57,9 +57,9 @@ def plan(  # noqa: PLR0917 - Typer makes an option of each parameter
 ) -> None:
     """Find the best placement for one cluster and one model.
 
-    Runs slob, then parametric where the instance is small enough for a proof, and shows the plan, why devices are left
-    out, and its certificate. --export vllm adds how to start vLLM with it. Exit code 1 when there is no plan; then the
-    smallest conflict is told.
+    Runs slob, then parametric for a proof or at least a bound, and shows the plan, why devices are left out, and its
+    certificate. --export vllm adds how to start vLLM with it. Exit code 1 when there is no plan; then the smallest
+    conflict is told.
 
     Example: slob plan --cluster helix-single24 --model llama-2-70b --objective latency --out plan.json
     """

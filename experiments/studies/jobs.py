@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,8 @@ def run_jobs(
     """Return the rows of all jobs in the order of the jobs, and how many jobs came from an earlier call.
 
     Finished jobs are appended to :data:`FINISHED_FILE` in the folder as they end; a later call with the same folder
-    takes them from there. A job that breaks gives one row of kind ``"failure"`` and is tried again next time.
+    takes them from there. A job that breaks gives one row of kind ``"failure"``; it and a job with a row whose column
+    ``broke`` is true are tried again next time.
 
     Parameters
     ----------
@@ -66,7 +68,7 @@ def run_jobs(
     with path.open("a", encoding="utf-8") as file:
         for job, rows in _run_all(left, workers):
             done[job.key] = rows
-            if not any(row["kind"] == "failure" for row in rows):
+            if not any(row["kind"] == "failure" or row.get("broke") for row in rows):
                 entry = {"schema_version": SCHEMA_VERSION, "key": job.key, "label": job.label, "rows": rows}
                 file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
                 file.flush()
@@ -110,6 +112,8 @@ def _run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, list[Row]
         for job in jobs:
             yield job, _run_one(job)
         return
+    for job in jobs:
+        pickle.dumps(job)  # the pool of Python 3.11 hangs on what can't be pickled instead of saying so
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         futures: dict[Future[list[Row]], Job] = {pool.submit(_run_one, job): job for job in jobs}
         try:

@@ -48,5 +48,5 @@ def _record(study: str, row: dict[str, Any]) -> RunRecord:
         ),
         params=flatten({key: row.get(key) for key in _PARAMS}),
         metrics=tuple(metrics),
-        has_failed=not row["available"] or str(row["message"]).startswith("broke:"),
+        has_failed=row["broke"] or not row["available"],
     )

@@ -163,6 +163,7 @@ def trial_row(trial: Trial, instance: PlacementInstance, optimum: float | None) 
         "num_cards_used": len(used) if result.placement else None,
         "headroom_bytes": headroom,
         "available": trial.was_available,
+        "broke": trial.trace is not None,
         "message": result.message,
     }
 

@@ -50,6 +50,13 @@ def choice_of(rates: BlockRates, entry: int, pattern: int) -> BlockChoice:
     )  # fmt: skip
 
 
+def best_choice(kernel: BlockKernel) -> BlockChoice | None:
+    """Return the pattern of the highest rate (for one shape: of the shortest interval); ``None`` when none works."""
+    rates = kernel.rates(np.zeros(kernel.counts.shape[0]))
+    best = int(np.argmax(rates.rate))
+    return None if rates.shape[best] < 0 else choice_of(rates, best, best)
+
+
 def width_of(kind: NodeKind, counts: Sequence[int]) -> Width:
     """Return the cards that a block takes from each pool of a node."""
     return tuple(int(n) for n in kind.usage @ np.array(counts, np.int64))

@@ -69,6 +69,19 @@ class Groups:
         return int(np.prod([float(a + 1) for a in self.available]))
 
 
+def has_pools(table: CostTable) -> bool:
+    """Return whether the cards of each planning device are part of the same classes of devices, so that counts pack.
+
+    Groups of 1, 2, 4, 8 equal cards of a node do; a group of three beside a pair of two of its cards does not.
+    """
+    classes_of_card: dict[int, list[int]] = {}
+    for device, cards in enumerate(table.device_cards):
+        for card in cards:
+            classes_of_card.setdefault(card, []).append(int(table.device_class[device]))
+    signature = {card: tuple(sorted(classes)) for card, classes in classes_of_card.items()}
+    return all(len({signature[card] for card in cards}) == 1 for cards in table.device_cards)
+
+
 def group_devices(table: CostTable) -> Groups:
     """Return the groups and pools of a table, in order of their first device."""
     memberships: dict[int, list[int]] = {}
@@ -79,14 +92,14 @@ def group_devices(table: CostTable) -> Groups:
     pool_index: dict[tuple[int, ...], int] = {}
     for card in sorted(signature):
         pool_index.setdefault(signature[card], len(pool_index))
-    members: dict[tuple[int, int], list[int]] = {}
+    members: dict[tuple[int, int, int], list[int]] = {}
     for device, cards in enumerate(table.device_cards):
-        key = (int(table.device_class[device]), pool_index[signature[cards[0]]])
+        key = (int(table.device_class[device]), pool_index[signature[cards[0]]], len(cards))
         members.setdefault(key, []).append(device)
     cards_in_pool = np.zeros(len(pool_index), np.int64)
     for card_signature in signature.values():
         cards_in_pool[pool_index[card_signature]] += 1
-    pools = np.array([p for _, p in members], np.int64)
+    pools = np.array([p for _, p, _ in members], np.int64)
     sizes = np.array([len(table.device_cards[v[0]]) for v in members.values()], np.int64)
     for pool in range(cards_in_pool.size):
         unit = int(np.gcd.reduce(sizes[pools == pool]))
@@ -94,7 +107,7 @@ def group_devices(table: CostTable) -> Groups:
         cards_in_pool[pool] //= unit
     return Groups(
         devices=tuple(tuple(v) for v in members.values()),
-        classes=np.array([c for c, _ in members], np.int64),
+        classes=np.array([c for c, _, _ in members], np.int64),
         pools=pools,
         sizes=sizes,
         pool_cards=cards_in_pool,

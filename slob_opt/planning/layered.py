@@ -49,17 +49,33 @@ def can_solve_layered(problem: PatternProblem) -> bool:
 class LayeredProgram:
     """Values of all patterns of a box for one shape; `patterns` is (P, G), every sub-pattern included."""
 
-    def __init__(self, problem: PatternProblem, costs: ShapeCosts, patterns: NDArray[np.int16]) -> None:
+    def __init__(self, problem: PatternProblem, costs: ShapeCosts, patterns: NDArray[np.integer]) -> None:
         self.costs = costs
         self.patterns = patterns.astype(np.int64)
         self.num_layers = problem.num_layers
-        self.smaller = _one_less(self.patterns)
+        self._index = {row.tobytes(): i for i, row in enumerate(self.patterns)}
+        self.smaller = self._one_less()
         self.stage = _stage_times(problem, costs)
         self.sizes = self.patterns.sum(axis=1)
         self.hops = np.where(self.sizes > 1, (self.sizes - 1) * costs.hop + costs.ret, 0.0)
         self.floors = np.where(self.sizes > 1, costs.num_micro_batches * costs.occupancy, 0.0)
         times = np.unique(self.stage[np.isfinite(self.stage)])
         self.breakpoints = times * costs.num_micro_batches
+
+    def _one_less(self) -> NDArray[np.int64]:
+        """(P, G) index of each pattern with one device of a group less; P is no device, -1 where there is none."""
+        index = {**self._index, np.zeros(self.patterns.shape[1], np.int64).tobytes(): self.patterns.shape[0]}
+        smaller = np.full(self.patterns.shape, -1)
+        for g in range(self.patterns.shape[1]):
+            less = self.patterns.copy()
+            less[:, g] -= 1
+            for i in np.flatnonzero(less[:, g] >= 0):
+                smaller[i, g] = index[less[i].tobytes()]
+        return smaller
+
+    def indices(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (X,) the indices of patterns (X, G) of the box."""
+        return np.array([self._index[row.tobytes()] for row in np.ascontiguousarray(counts, dtype=np.int64)], np.int64)
 
     def values(self, interval: float, within: BoolArray | None = None) -> FloatArray:
         """Return (P + 1, L + 1) ticks: least sums with no stage above ``interval / K``; the last row is no device.
@@ -114,6 +130,14 @@ class LayeredProgram:
         between = at_low if at_low is not None and at_low < end else float("inf")
         return min(between, end) if high < points.size and points[high] <= upper else between
 
+    def best(self, members: NDArray[np.int64], upper: float) -> tuple[float, int] | None:
+        """Return the shortest interval of some patterns (ticks) and one that reaches it; ``None`` above the limit."""
+        ticks = self.shortest(members, upper)
+        if not np.isfinite(ticks):
+            return None
+        total = np.maximum(self.values(ticks)[members, -1] + self.hops[members], self.floors[members])
+        return ticks, int(members[np.argmax(total <= ticks)])
+
     def plan(self, pattern: int, interval: float) -> PatternPlan:
         """Return groups and layers of a pattern at an interval it reaches."""
         within = np.all(self.patterns <= self.patterns[pattern], axis=1)
@@ -135,17 +159,20 @@ class LayeredProgram:
         return PatternPlan(tuple(reversed(groups)), tuple(reversed(layers)), *shape)
 
 
-def _one_less(patterns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (P, G) index of each pattern with one device of a group less; P is no device, -1 where there is none."""
-    index = {row.tobytes(): i for i, row in enumerate(patterns)}
-    index[np.zeros(patterns.shape[1], np.int64).tobytes()] = patterns.shape[0]
-    smaller = np.full(patterns.shape, -1)
-    for g in range(patterns.shape[1]):
-        less = patterns.copy()
-        less[:, g] -= 1
-        for i in np.flatnonzero(less[:, g] >= 0):
-            smaller[i, g] = index[less[i].tobytes()]
-    return smaller
+def closure(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (X, G) all patterns that are part of one of some patterns (P, G), the empty one left out.
+
+    Examples
+    --------
+    >>> closure(np.array([[1, 1], [2, 0]])).tolist()
+    [[0, 1], [1, 0], [1, 1], [2, 0]]
+    """
+    box = np.indices(counts.max(axis=0) + 1).reshape(counts.shape[1], -1).T
+    inside = np.zeros(len(box), dtype=bool)
+    for row in counts:
+        inside |= np.all(box <= row, axis=1)
+    inside[0] = False
+    return np.asarray(box[inside], dtype=np.int64)
 
 
 def _stage_times(problem: PatternProblem, costs: ShapeCosts) -> FloatArray:
@@ -268,11 +295,10 @@ def _one_pipeline(rates: _Rates, program: LayeredProgram) -> tuple[float | None,
     hopeful = np.flatnonzero(rates.limits[0] > 0)
     if hopeful.size == 0:
         return None, ()
-    ticks = program.shortest(hopeful, float("inf"))
-    if not np.isfinite(ticks):
+    found = program.best(hopeful, float("inf"))
+    if found is None:
         return None, ()
-    total = program.values(ticks)[hopeful, -1] + program.hops[hopeful]
-    best = int(hopeful[np.argmax((total <= ticks) & (program.floors[hopeful] <= ticks))])
+    ticks, best = found
     rates.shape[best], rates.interval[best] = 0, ticks
     return ticks * TICK_S, (best,)
 

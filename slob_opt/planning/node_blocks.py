@@ -108,9 +108,10 @@ def block_structure(instance: PlacementInstance) -> BlockStructure | None:
         devices = np.flatnonzero(table.device_node == node)
         if devices.size == 0:
             continue
-        shape, groups = _shape_of_node(table, devices)
-        if not shape.is_nested():
+        described = _shape_of_node(table, devices)
+        if described is None or not described[0].is_nested():
             return None
+        shape, groups = described
         members.setdefault((inner[node], shape), []).append((node, groups, shape))
     kinds: list[NodeKind] = []
     classes: list[int] = []
@@ -156,8 +157,8 @@ class _Shape:
         return True
 
 
-def _shape_of_node(table: CostTable, devices: IntArray) -> tuple[_Shape, list[list[int]]]:
-    """Return the shape of a node and its devices by group."""
+def _shape_of_node(table: CostTable, devices: IntArray) -> tuple[_Shape, list[list[int]]] | None:
+    """Return the shape of a node and its devices by group; ``None`` when a device's cards lie in several pools."""
     classes_of_card: dict[int, list[int]] = {}
     for d in devices.tolist():
         for card in table.device_cards[d]:
@@ -168,6 +169,8 @@ def _shape_of_node(table: CostTable, devices: IntArray) -> tuple[_Shape, list[li
     groups: dict[tuple[int, int, int], list[int]] = {}
     for d in devices.tolist():
         cards = table.device_cards[d]
+        if len({signature[card] for card in cards}) > 1:
+            return None
         key = (pools.index(signature[cards[0]]), len(cards), int(table.device_class[d]))
         groups.setdefault(key, []).append(d)
     ordered = sorted(groups)

@@ -39,16 +39,17 @@ def pack(cards: IntArray, usage: IntArray, rates: FloatArray) -> tuple[float, tu
     >>> pack(np.array([3]), np.array([[2], [1]]), np.array([5.0, 2.0]))
     (7.0, (0, 1))
     """
-    order = np.lexsort((-rates, usage.sum(axis=1)))
     value = np.zeros(tuple(int(c) + 1 for c in cards))
     kept: list[int] = []
     limit = [int(c) for c in cards]
-    for index in order:
-        need = [int(n) for n in usage[index]]
-        rate = float(rates[index])
-        if any(n > c for n, c in zip(need, limit, strict=True)) or rate <= value[tuple(need)]:
+    fits = np.flatnonzero(np.all(usage <= cards, axis=1))
+    order = fits[np.lexsort((-rates[fits], usage[fits].sum(axis=1)))]
+    flat, place = value.reshape(-1), np.ravel_multi_index(tuple(usage[order].T), value.shape)
+    for index, at, rate in zip(order.tolist(), place.tolist(), rates[order].tolist(), strict=True):
+        if rate <= flat[at]:
             continue
-        kept.append(int(index))
+        kept.append(index)
+        need = usage[index].tolist()
         copies = min(c // n for n, c in zip(need, limit, strict=True) if n)
         tail = tuple(slice(n, None) for n in need)
         head = tuple(slice(None, c + 1 - n) for n, c in zip(need, limit, strict=True))

@@ -7,6 +7,7 @@ Which route an instance takes:
   dynamic program.
 * anything else with at most 13 devices and identical layers: subsets with Held-Karp routes and a disjoint-family
   program.
+* one link class inside nodes and a slower one between, `interval`: sets of blocks of nodes.
 * unequal layers: the program over (counts, layer) of :mod:`slob_opt.planning.layered`.
 * larger instances: the pattern value as a bound (smallest hop and layer), the plan is the incumbent.
 
@@ -25,11 +26,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from slob_opt.cost.table import TICK_S
+from slob_opt.planning.block_plan import best_choice, realise_blocks
+from slob_opt.planning.block_rates import BlockKernel
 from slob_opt.planning.column_search import dual_prices
-from slob_opt.planning.groups import realise
+from slob_opt.planning.groups import has_pools, realise
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.interval_program import solve_interval
 from slob_opt.planning.layered import can_solve_layered, solve_layered
+from slob_opt.planning.node_blocks import MAX_PATTERNS, BlockStructure, block_patterns, block_structure, num_patterns
 from slob_opt.planning.outcome import better_plan, outcome
 from slob_opt.planning.packing import MAX_STATES, num_states
 from slob_opt.planning.pattern_rates import PatternProblem, best_rates, pattern_problem, plan_of
@@ -72,6 +76,15 @@ class ParametricPlanner:
         """
         limits = limits or SolveLimits()
         started = time.perf_counter()
+        table = instance.table
+        by_subsets = table.num_devices <= MAX_DEVICES and table.has_identical_layers
+        if by_subsets and not has_pools(table):
+            return self._subsets(instance, incumbent, limits, started)
+        if not has_pools(table):
+            return outcome(
+                instance, self.name, None, None, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
+                limits=limits, message="groups that overlap in part: counts of devices don't say what fits together",
+            )  # fmt: skip
         problem = pattern_problem(instance)
         small_box = problem.groups.box_size() <= MAX_BOX
         if not instance.table.has_identical_layers and can_solve_layered(problem):
@@ -83,9 +96,9 @@ class ParametricPlanner:
                 return self._interval(problem, incumbent, limits, started)
             if num_states(problem.groups.pool_cards) <= MAX_STATES:
                 return solve_throughput(self.name, problem, incumbent, limits, started)
-        if instance.table.num_devices <= MAX_DEVICES and instance.table.has_identical_layers:
+        if by_subsets:
             return self._subsets(instance, incumbent, limits, started)
-        return self._bound(problem, incumbent, limits, started)
+        return self._large(problem, incumbent, limits, started)
 
     def _interval(
         self, problem: PatternProblem, incumbent: Placement | None, limits: SolveLimits, started: float
@@ -133,6 +146,34 @@ class ParametricPlanner:
         return outcome(
             instance, self.name, plan, bound, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
             witness=witness, limits=limits, details=details,
+        )  # fmt: skip
+
+    def _large(
+        self, problem: PatternProblem, incumbent: Placement | None, limits: SolveLimits, started: float
+    ) -> SolveResult:
+        """Links differ and subsets are too many: blocks of nodes for one pipeline, else a bound."""
+        structure = None if problem.instance.is_throughput else block_structure(problem.instance)
+        if structure is not None and num_patterns(structure, problem.max_devices) <= MAX_PATTERNS:
+            return self._blocks(problem.instance, structure, incumbent, limits, started)
+        return self._bound(problem, incumbent, limits, started)
+
+    def _blocks(
+        self,
+        instance: PlacementInstance,
+        structure: BlockStructure,
+        incumbent: Placement | None,
+        limits: SolveLimits,
+        started: float,
+    ) -> SolveResult:
+        """Every set of blocks of nodes, for one pipeline."""
+        kernel = BlockKernel(instance, structure, block_patterns(structure, instance.table.num_layers))
+        choice = best_choice(kernel)
+        plan = None if choice is None else realise_blocks(kernel, [choice])
+        return outcome(
+            instance, self.name, plan, None if choice is None else choice.interval * TICK_S,
+            elapsed_s=time.perf_counter() - started, incumbent=incumbent, limits=limits, is_infeasible=choice is None,
+            details=(("route", "blocks"), ("patterns", kernel.counts.shape[0])),
+            message="no set of devices holds the model" if choice is None else "",
         )  # fmt: skip
 
     def _bound(

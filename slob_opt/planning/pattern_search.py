@@ -51,14 +51,27 @@ class Candidates:
 
 
 class PatternSearch:
-    """Rates of patterns for one instance; holds the stacked costs of its shapes."""
+    """Rates of patterns for one instance; holds the stacked costs of its shapes.
 
-    def __init__(self, instance: PlacementInstance, hop_scale: float | None = None) -> None:
+    Parameters
+    ----------
+    instance
+        What is planned for.
+    hop_scale
+        Weight of the mean hop against the smallest when links differ; ``None`` takes the smallest.
+    use_mean_layers
+        With unequal layers take mean times and bytes, which makes rates estimates, instead of the smallest, which makes
+        them upper limits.
+    """
+
+    def __init__(
+        self, instance: PlacementInstance, hop_scale: float | None = None, use_mean_layers: bool = True
+    ) -> None:
         self.instance = instance
         self.groups: Groups = group_devices(instance.table)
         self.shape_list = instance.shapes()
         self.shapes: ShapeArrays = shape_arrays(
-            instance, self.groups, self.shape_list, use_mean_layers=not instance.table.has_identical_layers
+            instance, self.groups, self.shape_list, use_mean_layers and not instance.table.has_identical_layers
         )
         if hop_scale is not None:
             self._use_mean_links(hop_scale)

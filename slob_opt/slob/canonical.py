@@ -54,7 +54,7 @@ def canonical(instance: PlacementInstance) -> PlacementInstance:
 
 def canonical_order(table: CostTable) -> IndexArray:
     """Return (D,) int, the devices in canonical order."""
-    colour = np.unique(table.device_class, return_inverse=True)[1].astype(np.int64)
+    colour = _class_ranks(table)[table.device_class]
     if table.has_uniform_links and table.has_exclusive_devices:
         return np.argsort(colour, kind="stable")
     pairs = _pair_codes(table)
@@ -72,9 +72,27 @@ def canonical_order(table: CostTable) -> IndexArray:
     return np.lexsort((np.arange(size), colour))
 
 
+def _ranks(columns: list[NDArray[np.generic]]) -> IndexArray:
+    """Return (N,) int: ranks of N things by their numbers, equal for equal numbers; each block is (N, anything)."""
+    rows = np.concatenate([np.reshape(c, (c.shape[0], -1)).astype(np.float64) for c in columns], axis=1)
+    return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+
+def _class_ranks(table: CostTable) -> IndexArray:
+    """Return (C,) int: device classes ranked by what they cost and hold, not by the order they were met in."""
+    by_row = (table.fixed_s, table.embed_s, table.head_s, table.layer_s, table.workspace_bytes, table.head_bytes)
+    by_class = (table.capacity_bytes, table.embed_bytes, table.tied_saving_bytes, table.weight_bytes, table.kv_bytes)
+    return _ranks([*(np.swapaxes(part, 0, 1) for part in by_row), *by_class])
+
+
+def _link_ranks(table: CostTable) -> IndexArray:
+    """Return (number of link classes,) int: link classes ranked by their times."""
+    return _ranks([part.T for part in (table.hop_s, table.occupancy_s, table.return_s, table.return_occupancy_s)])
+
+
 def _pair_codes(table: CostTable) -> IndexArray:
     """Return (D, D) int: what a pair of devices has between them (link there and back, node in common)."""
-    link = table.link_class + 1
+    link = np.where(table.link_class >= 0, _link_ranks(table)[table.link_class] + 1, 0)
     base = int(link.max(initial=0)) + 1
     same_node = table.device_node[:, None] == table.device_node[None, :]
     codes = (link * base + link.T) * 2 + same_node

@@ -23,17 +23,32 @@ TOP_ROUTES = 4
 """Built routes of different patterns that are improved for a single pipeline."""
 
 
-def promising_patterns(found: Candidates) -> list[tuple[int, ...]]:
-    """Return the patterns with the best rates, at most :data:`TOP_PATTERNS`."""
-    order = np.argsort(-found.rate, kind="stable")[:TOP_PATTERNS]
-    return [tuple(int(n) for n in found.counts[i]) for i in order if found.rate[i] > 0]
+MAX_EXACT_ROUNDS = 12
+"""Times that the best patterns are made exact; more than one only where embedding or head fit on few devices."""
+
+
+def promising_patterns(search: PatternSearch, found: Candidates) -> list[tuple[int, ...]]:
+    """Return the patterns with the best relaxed and with the best exact rates, :data:`TOP_PATTERNS` of each.
+
+    Makes the rates of the patterns it looks at exact.
+    """
+    relaxed = np.argsort(-found.rate, kind="stable")[:TOP_PATTERNS]
+    for _ in range(MAX_EXACT_ROUNDS):
+        order = np.argsort(-found.rate, kind="stable")[:TOP_PATTERNS]
+        fresh = order[(found.rate[order] > 0) & ~found.is_exact[order]]
+        if fresh.size == 0:
+            break
+        search.make_exact(found, fresh)
+    chosen = dict.fromkeys([*relaxed.tolist(), *order.tolist()])
+    return [tuple(int(n) for n in found.counts[i]) for i in chosen if found.rate[i] > 0]
 
 
 def single_routes(router: Router, patterns: Iterable[tuple[int, ...]]) -> list[Route]:
     """Return improved routes of some patterns for one pipeline in the only shape, the best first."""
     usable = np.ones(router.num_devices, dtype=bool)
-    built = [router.best_built(np.array(counts, np.int64), 0, usable) for counts in dict.fromkeys(patterns)]
-    starts = sorted((r for r in built if r is not None), key=lambda r: r.interval)[:TOP_ROUTES]
+    wanted = [(np.array(counts, np.int64), 0) for counts in dict.fromkeys(patterns)]
+    built = [route for route in router.built(wanted, usable) if route is not None]
+    starts = sorted(built, key=lambda r: r.interval)[:TOP_ROUTES]
     improved = router.improve(starts, [usable] * len(starts))
     return sorted((r for r in improved if r.interval < LONGEST), key=lambda r: r.interval)
 
@@ -65,7 +80,7 @@ def routes_of(router: Router, found: Candidates, chosen: list[int]) -> tuple[lis
     rates: dict[int, float] = {}
     usable = np.ones(router.num_devices, dtype=bool)
     for index in sorted(chosen, key=lambda i: -int(found.counts[i].sum())):
-        route = router.best_built(found.counts[index], int(found.shape[index]), usable)
+        route = router.built([(found.counts[index], int(found.shape[index]))], usable)[0]
         if route is None:
             rates[index] = 0.0
             continue
@@ -74,7 +89,9 @@ def routes_of(router: Router, found: Candidates, chosen: list[int]) -> tuple[lis
     better: list[Route] = []
     for position, (index, route) in enumerate(routes):
         others = [d for r in (*better, *(r for _, r in routes[position + 1 :])) for d in r.order]
-        own = ~router.clash[others].any(axis=0) if others else np.ones(router.num_devices, dtype=bool)
+        own = np.ones(router.num_devices, dtype=bool)
+        if others:
+            own &= ~router.clash[others].any(axis=0)
         improved = _settled(router, route, own)
         if improved.interval > min(float(search.shapes.max_interval[improved.shape]), LONGEST):
             rates[index] = 0.0

@@ -30,7 +30,7 @@ from slob_opt.slob.canonical import canonical
 from slob_opt.slob.linked import promising_patterns, routed_plans, single_routes
 from slob_opt.slob.picking import pick
 from slob_opt.slob.routing import Router
-from slob_opt.slob.unequal import unequal_plans
+from slob_opt.slob.unequal import unequal_plans, unequal_searches
 
 MAX_ENUMERATED = 1200
 """Box of patterns up to which all are looked at."""
@@ -81,7 +81,10 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
     """Return plans to choose from and the number of candidates that were looked at."""
     table = instance.table
     differs = not table.has_uniform_links
-    searches = [PatternSearch(instance, weight) for weight in (LINK_WEIGHTS if differs else (None,))]
+    if not table.has_identical_layers:
+        searches = unequal_searches(instance)
+    else:
+        searches = [PatternSearch(instance, weight) for weight in (LINK_WEIGHTS if differs else (None,))]
     found = [candidates_of(search) for search in searches]
     plans: list[Placement | None] = []
     if not table.has_identical_layers:
@@ -89,7 +92,8 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
             plans += unequal_plans(instance, search, candidates)
     elif differs and not instance.is_throughput:
         router = Router(instance, searches[0])
-        patterns = [p for candidates in found for p in promising_patterns(candidates)]
+        pairs = zip(searches, found, strict=True)
+        patterns = [p for search, candidates in pairs for p in promising_patterns(search, candidates)]
         plans += [Placement((router.pipeline(route),)) for route in single_routes(router, patterns)[:1]]
     else:
         for search, candidates in zip(searches, found, strict=True):
@@ -106,7 +110,7 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
 def _within_network_cards(
     instance: PlacementInstance, search: PatternSearch, plans: list[Placement | None], rng: np.random.Generator
 ) -> list[Placement | None]:
-    """Return what is left of plans without pipelines that network cards make too slow, and a plan that needs no network.
+    """Return plans without the pipelines that network cards make too slow, and a plan that needs no network.
 
     Routes know nothing of network cards, whose limits may push an interval over the cap.
     """

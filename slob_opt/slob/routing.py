@@ -47,6 +47,18 @@ class Route:
         return float(search.shapes.in_flight[self.shape] / (self.interval * TICK_S))
 
 
+def _with_all_ends(orders: IndexArray) -> IndexArray:
+    """Return orders (X, length) with each pair of their devices moved to the ends in turn."""
+    size = orders.shape[1]
+    ways = []
+    for first in range(size):
+        for last in range(size):
+            if first != last:
+                middle = [i for i in range(size) if i not in (first, last)]
+                ways.append(orders[:, [first, *middle, last]])
+    return np.concatenate(ways) if ways else orders[:0]
+
+
 class Router:
     """Hop matrices of an instance and the value of ordered devices."""
 
@@ -76,12 +88,10 @@ class Router:
         for d, cards in enumerate(self.cards):
             if len(cards) == 1:
                 continue
-            inside = [
-                int(e) for e in np.flatnonzero(self.clash[d]) if e != d and set(self.cards[e]) < set(cards)
-            ]
+            inside = [int(e) for e in np.flatnonzero(self.clash[d]) if e != d and set(self.cards[e]) < set(cards)]
             sizes = sorted({len(self.cards[e]) for e in inside})
             sets = [tuple(e for e in inside if len(self.cards[e]) == size) for size in sizes]
-            found[d] = tuple([*sets, *((s[0],) for s in sets if len(s) > 1)])
+            found[d] = (*sets, *((s[0],) for s in sets if len(s) > 1))
         return found
 
     def matrices(self, row: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -130,7 +140,7 @@ class Router:
             if orders.shape[1] == 1:
                 alone = self.search.alone[shape, self.group_of[orders[:, 0]]]
                 result[i] = np.where(alone <= upper, alone, np.inf)
-            elif 0 < orders.shape[0] and orders.shape[1] <= self.search.num_layers:
+            elif orders.shape[0] > 0 and orders.shape[1] <= self.search.num_layers:
                 several.append(i)
         if not several:
             return result
@@ -244,19 +254,36 @@ class Router:
             open_ &= ~self.clash[at]
         return np.asarray(np.stack(orders, axis=1)[complete], dtype=np.int64)
 
-    def best_built(self, counts: IndexArray, shape: int, usable: NDArray[np.bool_]) -> Route | None:
-        """Return the best built order of a pattern in one shape; over the cap it counts as very long, not as none."""
-        orders = self.build(counts, int(self.search.shapes.row[shape]), usable)
-        if orders.shape[0] == 0:
-            return None
-        ceiling = min(float(self.search.shapes.max_interval[shape]), LONGEST)
-        size = orders.shape[0]
-        found = self.intervals([(orders, np.full(size, shape), np.full(size, ceiling))])[0]
-        best = int(np.argmin(found))
-        if np.isfinite(found[best]):
-            return Route(tuple(int(d) for d in orders[best]), shape, float(found[best]))
-        shortest = int(np.argmin(self.lengths(orders, int(self.search.shapes.row[shape]))[0]))
-        return Route(tuple(int(d) for d in orders[shortest]), shape, ceiling + 1)
+    def built(self, wanted: Sequence[tuple[IndexArray, int]], usable: NDArray[np.bool_]) -> list[Route | None]:
+        """Return the best built route of each (pattern, shape); ``None`` where devices don't suffice.
+
+        Where no order works, all pairs of ends are tried: embedding or head may fit on few of the devices only. A route
+        that is over the cap counts as very long, not as none: the local search may bring it below.
+        """
+        ceilings = np.minimum(self.search.shapes.max_interval, LONGEST)
+        parts = []
+        for counts, shape in wanted:
+            orders = self.build(counts, int(self.search.shapes.row[shape]), usable)
+            size = orders.shape[0]
+            parts.append((orders, np.full(size, shape), np.full(size, ceilings[shape])))
+        found: list[Route | None] = []
+        for (built, _, _), (_, shape), ticks in zip(parts, wanted, self.intervals(parts), strict=True):
+            orders = built
+            if not ticks.size:
+                found.append(None)
+                continue
+            best, interval = int(np.argmin(ticks)), float(ticks.min())
+            if not np.isfinite(interval):
+                turned = _with_all_ends(orders)
+                size = turned.shape[0]
+                again = self.intervals([(turned, np.full(size, shape), np.full(size, ceilings[shape]))])[0]
+                if np.isfinite(again.min(initial=np.inf)):
+                    orders, best, interval = turned, int(np.argmin(again)), float(again.min())
+            if not np.isfinite(interval):
+                best = int(np.argmin(self.lengths(orders, int(self.search.shapes.row[shape]))[0]))
+                interval = float(ceilings[shape]) + 1
+            found.append(Route(tuple(orders[best].tolist()), shape, interval))
+        return found
 
     def pipeline(self, route: Route) -> Pipeline:
         """Return the pipeline of a route."""
@@ -269,4 +296,3 @@ class Router:
             stages.append(Stage(self.cards[device], start, start + count))
             start += count
         return Pipeline(tuple(stages), k, b)
-

@@ -80,8 +80,9 @@ def test_a_missing_package_is_told_with_what_to_install() -> None:
         (4, False, False, {"pattern-ilp"}),
         (4, True, True, {"pattern-ilp"}),
         (14, True, False, {"exhaustive"}),
-        (14, True, True, {"exhaustive", "parametric", "pattern-ilp"}),
+        (14, True, True, {"exhaustive", "pattern-ilp"}),
         (20, True, False, {"exhaustive", "ilp", "cpsat"}),
+        (600, True, False, {"exhaustive", "ilp", "cpsat", "parametric", "pattern-ilp"}),
     ],
 )
 def test_methods_are_started_where_they_make_sense(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tracking_workers import history_of_200, write_from_process
 
 from experiments.run_record import RowTable, RunRecord, Series
 from experiments.tracking import PARENT_TAG, TrackingStore, check_writable, explain, store_location
@@ -40,20 +41,6 @@ def locked(store: TrackingStore) -> Iterator[sqlite3.Connection]:
 def reopened(store: TrackingStore, busy_wait_s: float) -> TrackingStore:
     """The same store with another patience."""
     return TrackingStore(store.client, store.location, store.experiment, store.experiment_id, busy_wait_s)
-
-
-def history_of_200(index: int) -> RunRecord:
-    """200 metric points, as a worker process hands them back."""
-    return RunRecord(
-        f"worker-{index}", series=(Series("history.bound", tuple((i / 10, float(i)) for i in range(200))),)
-    )
-
-
-def write_from_process(arguments: tuple[str, Path, int]) -> str:
-    """Open the existing store in another process and write one run."""
-    experiment, folder, index = arguments
-    own = TrackingStore.open(store_location(folder), experiment, busy_wait_s=60)
-    return own.write(history_of_200(index))
 
 
 def test_a_run_holds_params_metrics_series_and_artifacts(store: TrackingStore, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from solvers.pattern_attempt import PatternAttempt
 from solvers.pattern_pricing import RateLimits, price_all
 
 
-def setting(seed: int, limits: SolveLimits | None = None, began: float | None = None) -> tuple[PatternProblem, RateLimits]:
+def setting(seed: int, limits: SolveLimits | None = None) -> tuple[PatternProblem, RateLimits]:
     instance = random_instance(seed, 9, 8, objective="throughput", is_uniform=True, is_identical=True)
     problem = pattern_problem(instance)
-    attempt = PatternAttempt("test", instance, limits or SolveLimits(), time.perf_counter() if began is None else began)
+    attempt = PatternAttempt("test", instance, limits or SolveLimits(), time.perf_counter())
     return problem, RateLimits(problem, all_patterns(problem), attempt)
 
 
@@ -61,9 +61,16 @@ def test_kept_limits_answer_like_a_fresh_look(seed: int) -> None:
             assert np.array_equal(limits.columns_of(found).counts, limits.patterns[found])
 
 
-def test_no_time_gives_no_prices() -> None:
-    _, limits = setting(2, SolveLimits(time_s=1.0), began=time.perf_counter() - 100)
+def test_no_time_gives_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pattern is known, then the clock stops: a program over part of the columns is no bound, so there is none."""
+    _, limits = setting(2, SolveLimits(time_s=100.0))
+    known = limits.above(np.array([len(limits.patterns) - 1]), np.array([1e-9]))
+    assert known is not None
+    assert known.size == 1
+    monkeypatch.setattr(pattern_pricing, "_seed", lambda limits: known)
+    limits.attempt.began -= 1000
     assert price_all(limits) is None
+    assert limits.attempt.bound is None
 
 
 def test_time_that_runs_out_later_gives_scaled_prices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from experiments.instances import scale_problem
 from experiments.studies.jobs import FINISHED_FILE, Job, Row, key_of, read_finished, run_jobs, source_digest
@@ -76,6 +79,19 @@ def test_a_broken_job_is_told_in_a_row_and_tried_again(tmp_path: Path) -> None:
     assert rows[1]["number"] == 0
     _, resumed = run_jobs(jobs, tmp_path, workers=1, progress=lambda _: None)
     assert resumed == 1
+
+
+def test_a_job_with_a_broken_method_is_tried_again(tmp_path: Path) -> None:
+    jobs = [Job("a", "half", 1.0, lambda: [{"kind": "result", "broke": True}])]
+    for _ in range(2):
+        _, resumed = run_jobs(jobs, tmp_path, workers=1, progress=lambda _: None)
+        assert resumed == 0
+
+
+def test_what_cannot_reach_another_process_is_told_at_once(tmp_path: Path) -> None:
+    jobs = [Job(name, name, 1.0, lambda: []) for name in ("a", "b")]
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        run_jobs(jobs, tmp_path, workers=2, progress=lambda _: None)
 
 
 def test_the_digest_covers_the_sources() -> None:

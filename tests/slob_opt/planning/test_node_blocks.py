@@ -25,6 +25,7 @@ from slob_opt.planning.node_blocks import (
     num_patterns,
 )
 from slob_opt.planning.objectives import IntervalObjective, ThroughputObjective
+from slob_opt.planning.parametric import ParametricPlanner
 from slob_opt.planning.subset_rates import SubsetKernel
 
 MS = 1e-3
@@ -196,3 +197,21 @@ def test_a_floor_leaves_out_what_does_not_beat_it() -> None:
     assert np.allclose(kernel.rates(floor[some], some).rate, found.rate[some], rtol=1e-12)
     joined = found.select(some).join(found.select(some))
     assert np.array_equal(joined.rate, np.tile(found.rate[some], 2))
+
+
+def test_parametric_finds_one_pipeline_among_many_nodes() -> None:
+    """Fourteen cards are too many for subsets; seven nodes are few sets of blocks.
+
+    4 layers of 1 ms, two a card: with free hops inside a node and K = 1, one node does it in 4 ms.
+    """
+    inside, between = FREE, (1e18, 3 * MS)
+    pairs = [[inside if a // 2 == b // 2 else between for b in range(14)] for a in range(14)]
+    table = direct_table(
+        [DirectClass("card", 14, 200, 1 * MS)], 4, layer_bytes=100, pair_links=pairs,
+        nodes=[i // 2 for i in range(14)],
+    )  # fmt: skip
+    instance = PlacementInstance(table, IntervalObjective(1))
+    result = ParametricPlanner().solve(instance)
+    assert str(result.status) == "OPTIMAL"
+    assert dict(result.details)["route"] == "blocks"
+    assert result.objective == pytest.approx(4 * MS, rel=1e-5)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from certify_instances import random_instance
+from solver_instances import random_instance as larger_instance
+from solver_instances import with_group
 from two_level import two_level_instance
 
 from slob_opt.planning.evaluate import evaluate
 from slob_opt.planning.exhaustive import ExhaustivePlanner
+from slob_opt.planning.groups import has_pools
+from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.parametric import ParametricPlanner
 from slob_opt.planning.subset_rates import SubsetKernel, best_family
 from slob_opt.planning.subset_routes import compatible_subsets
@@ -59,3 +63,17 @@ def test_groups_that_exclude_each_other_still_give_a_plan(seed: int) -> None:
     assert str(result.status) == "OPTIMAL"
     assert result.placement is not None
     assert evaluate(instance, result.placement).violations == ()
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("objective", ["interval", "throughput"])
+def test_groups_that_overlap_in_part_go_by_subsets(seed: int, objective: str) -> None:
+    """Cards of one group belong to different sets of devices: counts used to miss plans or name devices twice."""
+    plain = larger_instance(seed, 5, 5, objective=objective, is_uniform=True, is_identical=True)
+    instance = PlacementInstance(with_group(plain.table, (1, 2), 4), plain.objective)
+    result, oracle = ParametricPlanner().solve(instance), ExhaustivePlanner().solve(instance)
+    assert result.status == oracle.status
+    if oracle.objective is not None:
+        assert result.objective == pytest.approx(oracle.objective, rel=1e-9)
+    if seed == 7:
+        assert not has_pools(instance.table)
