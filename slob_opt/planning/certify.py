@@ -16,6 +16,7 @@ from slob_opt.planning.check_patterns import check_pattern_threshold, check_patt
 from slob_opt.planning.check_relaxed import check_relaxed_witness
 from slob_opt.planning.check_subsets import check_subset_threshold, check_subset_witness
 from slob_opt.planning.exact_worth import ExactWorth, MemoryRow, exact_worth
+from slob_opt.planning.groups import has_pools
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.result import OPTIMALITY_TOLERANCE, SolveResult, Status
 from slob_opt.planning.verdict import RELATIVE_TOLERANCE, BoundStatus, Verdict, claimed, refuted, verified
@@ -29,6 +30,9 @@ from slob_opt.planning.witness import (
     ThresholdWitness,
     Witness,
 )
+
+PARTLY_OVERLAPPING = "groups of cards overlap in part, so counts of devices don't tell what fits together"
+"""Why no witness of this kind is checked on such a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,8 @@ def check_bound(witness: Witness, instance: PlacementInstance, bound: float) -> 
 
     Where the witness's own check can't tell, a tiny instance is enumerated.
     """
+    if not isinstance(witness, CapacityWitness) and not has_pools(instance.table):
+        return claimed(PARTLY_OVERLAPPING)
     verdict = _check_by_kind(witness, instance, bound)
     if verdict.status == "claimed" and isinstance(witness, PatternWitness | SubsetWitness | ThresholdWitness):
         enumerated = check_enumeration(instance, bound)
@@ -222,6 +228,8 @@ def _check_by_kind(witness: Witness, instance: PlacementInstance, bound: float) 
 
 def check_infeasible(witness: Witness, instance: PlacementInstance) -> Verdict:
     """Return whether the instance has no plan, by the witness's own check or by any that can tell."""
+    if not has_pools(instance.table):
+        return claimed(PARTLY_OVERLAPPING)
     if isinstance(witness, MemoryWitness):
         verdict = check_memory_witness(instance, witness)
     elif isinstance(witness, CapacityWitness):

@@ -186,19 +186,9 @@ def check_pattern_witness(instance: PlacementInstance, witness: PatternWitness, 
     given = np.asarray(witness.prices, dtype=np.float64)
     if not np.all(np.isfinite(given)) or np.any(given < 0) or not 0 <= witness.slack < float("inf"):
         return refuted("prices and slack have to be finite and at least zero")
-    readings = []
-    if given.size == groups.num_groups:
-        readings.append(given)
-    if given.size == groups.pool_units.size and np.any(groups.cards_per_device > 1):
-        # One price a pool is read as the price of a card; any reading that proves the bound is a proof.
-        readings.append(given[np.argmax(groups.usage > 0, axis=0)] * groups.cards_per_device)
-    if not readings:
+    if given.size != groups.num_groups:
         return claimed(f"the witness has {given.size} prices, the table {groups.num_groups} groups of devices")
-    # The reading that comes closest to the bound is the likely one; its verdict counts when none is a proof.
-    readings.sort(key=lambda prices: abs(stock_price(groups, prices) - witness.slack - rate))
-    verdicts = (_check_prices(instance, groups, witness, prices, rate) for prices in readings)
-    first = next(verdicts)
-    return first if first.status == "verified" else next((v for v in verdicts if v.status == "verified"), first)
+    return _check_prices(instance, groups, witness, given, rate)
 
 
 def _check_prices(

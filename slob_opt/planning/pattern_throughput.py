@@ -73,7 +73,7 @@ def solve_throughput(
         is_out_of_time=out_of_time,
         on_bound=lambda bound: history.append(HistoryPoint(elapsed(), worth, -bound)),
     )
-    bound, witness = lp.bound, PatternWitness(tuple(float(p) for p in lp.prices))
+    bound, witness = lp.bound, PatternWitness(group_prices(problem, lp))
     details += [("columns", lp.columns.size), ("pricing_rounds", lp.num_rounds), ("lp_bound", lp.bound)]
     _, plan = pack_columns(problem, lp.columns)
     best, worth = better_plan(instance, best, plan)
@@ -90,7 +90,7 @@ def solve_throughput(
         certain = max(listed_value, lp.bound - slack)
         if certain < bound:
             bound = certain
-            witness = _witness(lp, slack, survivors)
+            witness = _witness(problem, lp, slack, survivors)
         history.append(HistoryPoint(elapsed(), worth, -bound))
         if slack < share * lp.bound:
             break
@@ -110,10 +110,15 @@ def _pack_survivors(
     return survivors, value, plan
 
 
-def _witness(lp: PricedLp, slack: float, survivors: Columns) -> PatternWitness:
+def group_prices(problem: PatternProblem, lp: PricedLp) -> tuple[float, ...]:
+    """Return (G,) tokens/s a device of each group."""
+    return tuple(float(p) for p in problem.groups.usage.T @ lp.prices)
+
+
+def _witness(problem: PatternProblem, lp: PricedLp, slack: float, survivors: Columns) -> PatternWitness:
     """Return the witness of prices, slack and listed patterns."""
     return PatternWitness(
-        tuple(float(p) for p in lp.prices),
+        group_prices(problem, lp),
         float(slack),
         tuple(tuple(int(n) for n in row) for row in survivors.counts),
         tuple(float(r) for r in survivors.rates.rate),

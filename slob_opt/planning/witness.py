@@ -44,7 +44,7 @@ class PatternWitness:
     Attributes
     ----------
     prices
-        (pools,) tokens/s a unit of cards of each pool (see :class:`slob_opt.planning.groups.Groups`).
+        (groups,) tokens/s a device of each group (see :class:`slob_opt.planning.groups.Groups`).
     slack
         Amount by which every unlisted pattern falls short of its price, tokens/s. Zero with no listed patterns is a
         plain dual bound.

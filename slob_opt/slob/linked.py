@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from slob_opt.cost.table import TICK_S
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.pattern_search import Candidates, PatternSearch
 from slob_opt.problem.placement import Placement
@@ -18,6 +19,12 @@ MAX_CORRECTIONS = 4
 
 TOP_PATTERNS = 6
 """Patterns of a search that are built for a single pipeline."""
+
+MAX_EXCHANGED = 64
+"""Devices up to which exchanges between pipelines are tried."""
+
+MAX_EXCHANGES = 12
+"""Exchanges of devices between pipelines in a round."""
 
 TOP_ROUTES = 4
 """Built routes of different patterns that are improved for a single pipeline."""
@@ -98,7 +105,80 @@ def routes_of(router: Router, found: Candidates, chosen: list[int]) -> tuple[lis
             continue
         rates[index] = min(rates.get(index, np.inf), improved.rate(search))
         better.append(improved)
-    return better, rates
+    better = exchanged(router, better)
+    return better + fillers(router, found, better), rates
+
+
+def exchanged(router: Router, routes: list[Route]) -> list[Route]:
+    """Return routes after exchanging devices between two of them, as long as the sum of rates grows."""
+    search = router.search
+    found = list(routes)
+    pairs = [(a, b) for b in range(len(found)) for a in range(b)]
+    if router.table.num_devices > MAX_EXCHANGED:
+        return found
+    for _ in range(MAX_EXCHANGES):
+        parts, owners = [], []
+        for a, b in pairs:
+            both = _exchanges(found[a].order, found[b].order)
+            for route, orders in ((found[a], both[0]), (found[b], both[1])):
+                ceiling = min(float(search.shapes.max_interval[route.shape]), LONGEST)
+                size = orders.shape[0]
+                parts.append((orders, np.full(size, route.shape), np.full(size, ceiling)))
+            owners.append((a, b, *both))
+        ticks = router.intervals(parts)
+        best: tuple[float, int, int, Route, Route] | None = None
+        for p, (a, b, first, second) in enumerate(owners):
+            flights = [float(search.shapes.in_flight[found[r].shape]) for r in (a, b)]
+            with np.errstate(invalid="ignore"):
+                total = flights[0] / (ticks[2 * p] * TICK_S) + flights[1] / (ticks[2 * p + 1] * TICK_S)
+            total = np.where(np.isfinite(ticks[2 * p]) & np.isfinite(ticks[2 * p + 1]), total, 0.0)
+            x = int(np.argmax(total))
+            gain = float(total[x]) - found[a].rate(search) - found[b].rate(search)
+            if gain > 1e-9 * float(total[x]) and (best is None or gain > best[0]):
+                best = (
+                    gain, a, b,
+                    Route(tuple(first[x].tolist()), found[a].shape, float(ticks[2 * p][x])),
+                    Route(tuple(second[x].tolist()), found[b].shape, float(ticks[2 * p + 1][x])),
+                )  # fmt: skip
+        if best is None:
+            break
+        found[best[1]], found[best[2]] = best[3], best[4]
+        pairs = [(a, b) for b in range(len(found)) for a in range(b)]
+    return found
+
+
+def _exchanges(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (X, n) and (X, m): both orders after exchanging each pair of their devices."""
+    n, m = len(first), len(second)
+    a, b = np.tile(np.array(first), (n * m, 1)), np.tile(np.array(second), (n * m, 1))
+    i, j = np.divmod(np.arange(n * m), m)
+    x = np.arange(n * m)
+    a[x, i], b[x, j] = np.array(second)[j], np.array(first)[i]
+    return a, b
+
+
+def fillers(router: Router, found: Candidates, routes: list[Route]) -> list[Route]:
+    """Return further pipelines on the devices that routes leave free."""
+    search = router.search
+    usable = np.ones(router.num_devices, dtype=bool)
+    for route in routes:
+        usable &= ~router.clash[list(route.order)].any(axis=0)
+    more: list[Route] = []
+    while usable.any():
+        free = np.bincount(router.group_of[usable], minlength=search.groups.num_groups)
+        hopeful = np.flatnonzero(np.all(found.counts <= free, axis=1) & (found.shape >= 0))
+        if hopeful.size == 0:
+            break
+        top = hopeful[np.argsort(-found.rate[hopeful], kind="stable")[:TOP_PATTERNS]]
+        built = router.built([(found.counts[i], int(found.shape[i])) for i in top], usable)
+        starts = [route for route in built if route is not None]
+        settled = [router.reshape(route) for route in router.improve(starts, [usable] * len(starts))]
+        allowed = [r for r in settled if r.interval <= min(float(search.shapes.max_interval[r.shape]), LONGEST)]
+        if not allowed:
+            break
+        more.append(max(allowed, key=lambda r: r.rate(search)))
+        usable &= ~router.clash[list(more[-1].order)].any(axis=0)
+    return more
 
 
 def _settled(router: Router, route: Route, usable: NDArray[np.bool_]) -> Route:

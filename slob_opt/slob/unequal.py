@@ -31,8 +31,8 @@ MAX_PATTERNS = 16
 MAX_ROUNDS = 40
 """Packings in which patterns are split; in tests six cards of three kinds need up to about ten."""
 
-MAX_SHAPES = 6
-"""Shapes in which a pattern is split beside the one it was picked for, by their limits."""
+MAX_SHAPES = 12
+"""Shapes in which a pattern is split, those with the highest limits. Chosen."""
 
 MAX_BOX = 600
 """Sub-patterns up to which the layered program splits a pattern; beyond, a few orders of its devices are tried."""
@@ -171,7 +171,11 @@ def _packed(splitter: Splitter, found: Candidates) -> Placement | None:
 
 def _shapes(search: PatternSearch, found: Candidates, index: int) -> list[int]:
     """Return the shape a pattern was picked for and those with the highest limits."""
-    limits = search.rate_limits(found.counts[index : index + 1])[0]
+    counts = found.counts[index]
+    if int(counts.sum()) == 1:
+        limits = search.shapes.in_flight / (search.alone[:, int(np.argmax(counts))] * TICK_S)
+    else:
+        limits = search.rate_limits(counts[None])[0]
     others = [int(s) for s in np.argsort(-limits, kind="stable")[:MAX_SHAPES] if limits[s] > 0]
     return list(dict.fromkeys([int(found.shape[index]), *others]))
 
