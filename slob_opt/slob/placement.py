@@ -71,10 +71,19 @@ class SlobPlanner:
         plans, num_candidates = _plans(canonical(instance), rng) if instance.shapes() else ([], 0)
         plan, _ = better_plan(instance, *plans)
         return outcome(
-            instance, self.name, plan, None, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
-            limits=limits, details=(("candidates", num_candidates),),
+            instance, self.name, _fastest_first(instance, plan), None, elapsed_s=time.perf_counter() - started,
+            incumbent=incumbent, limits=limits, details=(("candidates", num_candidates),),
             message="" if plan is not None or incumbent is not None else "no pattern that holds the model was found",
         )  # fmt: skip
+
+
+def _fastest_first(instance: PlacementInstance, plan: Placement | None) -> Placement | None:
+    """Return the plan with its pipelines by falling rate, those of equal rate by their first card."""
+    if plan is None or len(plan.pipelines) < 2:
+        return plan
+    rates = [report.rate for report in evaluate(instance, plan).pipelines]
+    order = sorted(range(len(rates)), key=lambda p: (-rates[p], plan.pipelines[p].cards))
+    return Placement(tuple(plan.pipelines[p] for p in order))
 
 
 def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[Placement | None], int]:
