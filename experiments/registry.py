@@ -56,7 +56,7 @@ _BASELINES = "slob_opt.planning.baselines"
 
 # Limits: exhaustive looks at every ordered subset (6! orders); device-indexed models of 16 devices and more rarely
 # close within a minute; parametric has at least a bound within its time limit at 250 devices of seven classes, larger
-# tables were not tried; a pattern model needs type counts.
+# tables were not tried; pattern-ilp needs type counts, nodes of equal cards or at most 13 devices, else it has a bound.
 _ENTRIES = (
     PlannerEntry("slob", "slob_opt.slob.placement:SlobPlanner", "heuristic", "the SLoB placement heuristic"),
     PlannerEntry("even", f"{_BASELINES}.even:EvenPlanner", "baseline", "equal layer counts on all devices"),
@@ -92,10 +92,9 @@ _ENTRIES = (
         "pattern-ilp",
         "solvers.pattern_ilp:PatternIlpPlanner",
         "exact",
-        "integer program over type-count patterns with priced columns",
+        "integer program over type-count, node-block or subset patterns with priced columns",
         max_devices=64,
-        max_devices_general=0,
-        objectives=("throughput",),
+        max_devices_general=48,
     ),
     PlannerEntry(
         "cpsat", "solvers.planners:CpSatPlanner", "exact", "device-indexed model in OR-Tools CP-SAT", max_devices=16
