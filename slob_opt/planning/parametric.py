@@ -204,6 +204,7 @@ class ParametricPlanner:
         bound = -bound_rate if np.isfinite(bound_rate) else None
         return outcome(
             instance, self.name, None, bound, elapsed_s=time.perf_counter() - started, incumbent=incumbent,
-            witness=witness, limits=limits, message=message,
+            witness=witness, limits=limits, is_infeasible=bound == 0,
+            message="no set of devices holds the model" if bound == 0 else message,
             history=(HistoryPoint(0.0, worth, None),), details=(("route", "relaxed prices"),),
         )  # fmt: skip

@@ -131,7 +131,9 @@ def price_ratio(
         best = np.full(grid.low.size, round(0.75 / MULTIPLIER_STEP))
         for move in SEARCH_STEPS:
             for sign in (1, -1) if move else (1,):
-                cells = np.flatnonzero(~(earning <= worst * lower))
+                cells = np.flatnonzero(
+                    np.isfinite(lower) & (earning > worst * np.where(np.isfinite(lower), lower, 0.0))
+                )
                 if cells.size == 0:
                     break
                 trial = np.maximum(best[cells] + sign * move, 0)

@@ -20,7 +20,7 @@ import numpy as np
 
 from slob_opt.planning.column_search import priced_candidates
 from slob_opt.planning.evaluate import evaluate
-from slob_opt.planning.groups import iter_patterns, realise
+from slob_opt.planning.groups import has_pools, iter_patterns, realise
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.outcome import better_plan, outcome
 from slob_opt.planning.pattern_search import Candidates, PatternSearch
@@ -89,7 +89,8 @@ def _fastest_first(instance: PlacementInstance, plan: Placement | None) -> Place
 def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[Placement | None], int]:
     """Return plans to choose from and the number of candidates that were looked at."""
     table = instance.table
-    differs = not table.has_uniform_links
+    # Where groups of cards overlap in part, counts don't say what fits together; routes mind every card.
+    differs = not (table.has_uniform_links and has_pools(table))
     if not table.has_identical_layers:
         searches = unequal_searches(instance)
     else:
@@ -111,7 +112,7 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
                 plans += routed_plans(instance, search, candidates, chosen, rng)
             elif chosen:
                 plans.append(realise(table, search.groups, [search.plan(candidates, i) for i in chosen]))
-    if bool(np.any(np.isfinite(table.nic_bytes_per_s))):
+    if has_pools(table) and bool(np.any(np.isfinite(table.nic_bytes_per_s))):
         plans += _within_network_cards(instance, searches[0], plans, rng)
     return plans, sum(candidates.rate.size for candidates in found)
 

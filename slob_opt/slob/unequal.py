@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.table import TICK_S
-from slob_opt.planning.groups import PatternPlan, realise, shape_costs
+from slob_opt.planning.groups import PatternPlan, has_pools, realise, shape_costs
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.layered import LayeredProgram, closure
 from slob_opt.planning.pattern_rates import PatternProblem
@@ -79,7 +79,7 @@ class Splitter:
         self.router = Router(instance, search)
         self.problem = PatternProblem(instance, search.groups, (), False)
         self.everything = np.ones(instance.table.num_devices, dtype=bool)
-        self.is_layered = instance.table.has_uniform_links
+        self.is_layered = instance.table.has_uniform_links and has_pools(instance.table)
 
     def program(self, shape: int, box: NDArray[np.int64]) -> LayeredProgram:
         """Return the layered program of a box of patterns in one shape."""
