@@ -105,7 +105,7 @@ def routes_of(router: Router, found: Candidates, chosen: list[int]) -> tuple[lis
             continue
         rates[index] = min(rates.get(index, np.inf), improved.rate(search))
         better.append(improved)
-    better = exchanged(router, better)
+    better = [router.reshape(route) for route in exchanged(router, better)]
     return better + fillers(router, found, better), rates
 
 

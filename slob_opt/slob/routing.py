@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,14 @@ class Route:
     def rate(self, search: PatternSearch) -> float:
         """Output tokens/s."""
         return float(search.shapes.in_flight[self.shape] / (self.interval * TICK_S))
+
+
+def _reordered(order: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return orders of the same devices: all of up to four, else rotations there and back."""
+    if len(order) <= 4:
+        return list(itertools.permutations(order))
+    turns = [order[i:] + order[:i] for i in range(len(order))]
+    return turns + [turn[::-1] for turn in turns]
 
 
 def _with_all_ends(orders: IndexArray) -> IndexArray:
@@ -220,17 +229,21 @@ class Router:
         return spare[:MAX_SPARE]
 
     def reshape(self, route: Route) -> Route:
-        """Return the route in the shape that gives it the best rate."""
+        """Return the best of a few orders of the same devices in all shapes: all orders of four, else all rotations."""
         s = self.search.shapes
         if s.row.size == 1:
             return route
         rate = route.rate(self.search)
-        upper = np.minimum(np.ceil(s.in_flight / (rate * TICK_S)) - 1, np.minimum(s.max_interval, LONGEST))
-        orders = np.tile(np.array(route.order, np.int64), (s.row.size, 1))
-        found = self.intervals([(orders, np.arange(s.row.size), upper)])[0]
-        rates = s.in_flight / (found * TICK_S)
+        limit = np.minimum(np.ceil(s.in_flight / (rate * TICK_S)) - 1, np.minimum(s.max_interval, LONGEST))
+        orders = np.array(_reordered(route.order), np.int64)
+        shape = np.repeat(np.arange(s.row.size), orders.shape[0])
+        found = self.intervals([(np.tile(orders, (s.row.size, 1)), shape, limit[shape])])[0]
+        rates = s.in_flight[shape] / (found * TICK_S)
         best = int(np.argmax(rates))
-        return Route(route.order, best, float(found[best])) if rates[best] > rate else route
+        if rates[best] <= rate:
+            return route
+        order = tuple(orders[best % orders.shape[0]].tolist())
+        return Route(order, int(shape[best]), float(found[best]))
 
     def build(self, counts: IndexArray, row: int, usable: NDArray[np.bool_]) -> IndexArray:
         """Return (S, length) devices for a pattern, from S starts: always the nearest usable device still needed."""
