@@ -73,9 +73,14 @@ def canonical_order(table: CostTable) -> IndexArray:
 
 
 def _ranks(columns: list[NDArray[np.generic]]) -> IndexArray:
-    """Return (N,) int: ranks of N things by their numbers, equal for equal numbers; each block is (N, anything)."""
+    """Return (N,) int: ranks of N things by the bytes of their numbers; each block is (N, anything).
+
+    The order means nothing, but it is the same whatever the things are numbered.
+    """
     rows = np.concatenate([np.reshape(c, (c.shape[0], -1)).astype(np.float64) for c in columns], axis=1)
-    return np.asarray(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+    keys = [row.tobytes() for row in np.ascontiguousarray(rows)]
+    rank = {key: i for i, key in enumerate(sorted(set(keys)))}
+    return np.array([rank[key] for key in keys], np.int64)
 
 
 def _class_ranks(table: CostTable) -> IndexArray:
