@@ -11,11 +11,15 @@ MLflow is imported when a store is opened.
 from __future__ import annotations
 
 import errno
+import http.client
 import logging
 import os
 import random
 import sqlite3
+import ssl
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +38,8 @@ T = TypeVar("T")
 PARENT_TAG = "mlflow.parentRunId"
 BUSY_WAIT_S = 60.0
 """Longest wait for a store that another process is writing to, seconds. Chosen: a batch takes well under a second."""
+ANSWER_WAIT_S = 10.0
+"""Longest wait for the first answer of a tracking server, seconds; MLflow itself would try for minutes. Chosen."""
 _BUSY = ("database is locked", "database table is locked", "database schema is locked")
 _FULL = ("disk is full", "no space left", "disk i/o error", "file too large")
 _READ_ONLY = ("readonly database", "unable to open database", "permission denied", "not a directory", "read-only file")
@@ -143,17 +149,19 @@ def check_writable(location: StoreLocation, wait_s: float) -> None:
     Parameters
     ----------
     location
-        The store; a server is not checked.
+        The store; a server is only asked for an answer, whatever it says.
     wait_s
         Longest wait for a locked database, seconds.
 
     Raises
     ------
     TrackingError
-        When folder or database can't be written.
+        When folder or database can't be written, or no server answers.
     """
     path = location.database
     if path is None:
+        if urlsplit(location.uri).scheme in ("http", "https"):
+            _check_answers(location.uri)
         return
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +178,23 @@ def check_writable(location: StoreLocation, wait_s: float) -> None:
             connection.close()
     except (OSError, sqlite3.Error) as error:
         raise TrackingError(explain(error, location.uri)) from error
+
+
+def _check_answers(uri: str) -> None:
+    """Raise TrackingError when no server is at an address. Errors that it answers with are left to MLflow."""
+    try:
+        with urllib.request.urlopen(uri, timeout=ANSWER_WAIT_S):
+            pass
+    except (urllib.error.HTTPError, http.client.HTTPException):
+        pass  # it answered
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return  # MLflow has settings of its own for certificates
+        raise TrackingError(
+            f"the tracking server {uri} does not answer ({getattr(reason, 'strerror', None) or reason}); start it, "
+            "correct MLFLOW_TRACKING_URI or pass --no-track"
+        ) from error
 
 
 class TrackingStore:

@@ -72,7 +72,7 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
     else:
         screen.printer().print(claim_table(summary))
         print(f"summary: {path}")
-        print(f"store: {store.location.uri if store is not None else 'not tracked'}")
+        print(f"store: {'not tracked' if store is None or trouble else store.location.uri}")
     if trouble is not None:
         raise TrackingError(f"{trouble}; the summary is saved in {path}") from trouble
     if not summary.holds:

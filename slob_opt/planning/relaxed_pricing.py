@@ -34,11 +34,14 @@ from slob_opt.planning.witness import RelaxedPriceWitness
 MULTIPLIER_STEP = 0.05
 """Grid of prices of pipeline time, in units of (earning / interval)."""
 
-SEARCH_STEPS = (0, 8, 4, 2, 1)
+SEARCH_STEPS = (0, 8, 16, 8, 4, 2, 1)
 """Moves on that grid around the best multiplier of a cell so far, largest first; zero is the start at 0.75."""
 
 NUM_STEPS = 240
 """Points of the interval grid between the shortest and the longest interval of interest."""
+
+FLOOR_SHARES = (0.01, 0.015, 0.005, 0.03)
+"""Shares of the highest price that the lowest are lifted to, tried in turn."""
 
 MAX_TRIALS = 12
 """Sets of prices that are tried. Chosen: later ones gain less than 0.1 %, see the scale study."""
@@ -183,11 +186,14 @@ def relaxed_price_bound(
         Called with each better bound.
     """
     started = time.perf_counter()
-    trial = starting_prices(problem) if prices is None else np.maximum(prices, 1e-6 * float(np.max(prices)))
+    start = starting_prices(problem) if prices is None else prices
+    # Duals of groups that good patterns leave over are zero, and then a relaxed pipeline of them is free: lift them.
+    lifted = [np.maximum(start, share * float(np.max(start))) for share in FLOOR_SHARES]
+    trial = lifted[0]
     best, best_prices = np.inf, trial
     multipliers: tuple[float, ...] = ()
     step, rng = 0.02, np.random.default_rng(0)
-    for _ in range(MAX_TRIALS):
+    for attempt in range(MAX_TRIALS):
         stock = stock_worth(problem, trial)
         target = best / stock if np.isfinite(best) else 1.0 if prices is not None else 0.0
         ratio, used = price_ratio(problem, trial, stop_at=min(target, 1.0) if prices is not None else 0.0)
@@ -195,11 +201,12 @@ def relaxed_price_bound(
             best, best_prices = ratio * stock, trial * ratio
             multipliers = tuple(m * MULTIPLIER_STEP * ratio for m in sorted(used | {0}))
             on_bound(best)
-        else:
+        elif attempt >= len(lifted):
             step *= 0.7
         if (time_s is not None and time.perf_counter() - started > time_s) or ratio <= 1.0:
             break
-        trial = best_prices * np.exp(step * rng.standard_normal(trial.size))
+        noise = np.exp(step * rng.standard_normal(trial.size))
+        trial = lifted[attempt + 1] if attempt + 1 < len(lifted) else best_prices * noise
     if not np.isfinite(best):
         return best, None
     return best, RelaxedPriceWitness(tuple(float(p) for p in best_prices), NUM_STEPS, multipliers)
