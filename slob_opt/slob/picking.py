@@ -10,8 +10,8 @@ from slob_opt.planning.packing import num_states, pack
 from slob_opt.planning.pattern_search import COARSE_STEP, Candidates, PatternSearch
 from slob_opt.planning.priced_lp import solve_master
 
-MAX_WORK = 3e6
-"""States times patterns up to which the packing program is run at once (about 10 ms)."""
+MAX_WORK = 4e8
+"""States times patterns up to which the packing program is run at once (most patterns are skipped; 0.3 s at most)."""
 
 NEAR = 60
 """Candidates closest to their price that are made exact in a round of a large packing."""

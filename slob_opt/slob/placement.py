@@ -32,7 +32,7 @@ from slob_opt.slob.picking import pick
 from slob_opt.slob.routing import Router
 from slob_opt.slob.unequal import unequal_plans, unequal_searches
 
-MAX_ENUMERATED = 1200
+MAX_ENUMERATED = 20_000
 """Box of patterns up to which all are looked at."""
 
 LINK_WEIGHTS = (0.0, 0.5)
