@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from experiments.registry import (
@@ -33,21 +31,11 @@ def instance(count: int, *, throughput: bool = True, general: bool = False) -> P
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_every_planner_answers_to_its_name(name: str) -> None:
-    module = planner_entry(name).target.partition(":")[0]
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not written yet")
     assert make_planner(name).name == name
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_can_be_run(name: str) -> None:
-    module = STUDIES[name].partition(":")[0]
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        pytest.skip(f"{module} is not written yet")
     assert callable(load_target(STUDIES[name]))
 
 

@@ -68,8 +68,12 @@ def write_whole(path: Path, text: str) -> None:
     Raises
     ------
     InputError
-        When the folder is missing, may not be written, or the disk is full; nothing is left behind.
+        When the folder is missing or may not be written, the disk is full, or the name is that of a device or a pipe;
+        nothing is left behind. A link is followed.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError("this is no regular file, expected the name of a file to write", file=str(path))
     temporary: Path | None = None
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
