@@ -186,7 +186,7 @@ def _check_answers(uri: str) -> None:
         with urllib.request.urlopen(uri, timeout=ANSWER_WAIT_S):
             pass
     except (urllib.error.HTTPError, http.client.HTTPException):
-        pass  # it answered
+        return  # it answered, which is all that was asked
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from certify_instances import random_instance as tiny_instance
 from model_jobs import run_here
+from pattern_checks import SAME, agrees, is_verified
 from solver_instances import random_instance, with_group
 from two_level import two_level_instance, two_level_table
 
@@ -22,7 +23,7 @@ from slob_opt.planning.groups import has_pools
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.node_blocks import block_structure
 from slob_opt.planning.parametric import ParametricPlanner
-from slob_opt.planning.result import SolveLimits, SolveResult, Status
+from slob_opt.planning.result import SolveLimits, Status
 from solvers import pattern_ilp, pattern_interval, pattern_master, pattern_subsets
 from solvers.pattern_attempt import PatternAttempt
 from solvers.pattern_blocks import BlockSearch
@@ -31,30 +32,12 @@ from solvers.pattern_ilp import PatternIlpPlanner
 pytest.importorskip("pulp", reason="PuLP is not installed: pip install 'slob[exact]'")
 pytest.importorskip("highspy", reason="highspy is not installed: pip install 'slob[exact]'")
 
-SAME = 1e-9
-
 
 @pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solve models in this process."""
     for module in (pattern_master, pattern_interval):
         monkeypatch.setattr(module, "run_in_child", run_here)
-
-
-def agrees(result: SolveResult, other: SolveResult) -> None:
-    """Both are proven, with the same value."""
-    assert result.status == other.status
-    assert (result.objective is None) == (other.objective is None)
-    if other.objective is not None:
-        assert result.status is Status.OPTIMAL
-        assert result.objective == pytest.approx(other.objective, rel=SAME)
-
-
-def is_verified(result: SolveResult, instance: PlacementInstance) -> None:
-    certificate = certify(result, instance)
-    assert certificate.is_valid, certificate.violations
-    assert certificate.bound_status == "verified", certificate.reasons
-    assert certificate.status == result.status
 
 
 @pytest.mark.usefixtures("no_process")
