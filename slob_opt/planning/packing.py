@@ -39,6 +39,15 @@ def pack(cards: IntArray, usage: IntArray, rates: FloatArray) -> tuple[float, tu
     >>> pack(np.array([3]), np.array([[2], [1]]), np.array([5.0, 2.0]))
     (7.0, (0, 1))
     """
+    value, kept = best_values(cards, usage, rates)
+    return float(value[tuple(cards)]), trace(value, cards, usage, rates, kept)
+
+
+def best_values(cards: IntArray, usage: IntArray, rates: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the largest sum of rates for every number of cards of each pool, and the patterns that may be in it.
+
+    Parameters as in :func:`pack`. The first array has the shape ``cards + 1``.
+    """
     value = np.zeros(tuple(int(c) + 1 for c in cards))
     kept: list[int] = []
     limit = [int(c) for c in cards]
@@ -55,13 +64,13 @@ def pack(cards: IntArray, usage: IntArray, rates: FloatArray) -> tuple[float, tu
         head = tuple(slice(None, c + 1 - n) for n, c in zip(need, limit, strict=True))
         for _ in range(copies):
             np.maximum(value[tail], value[head] + rate, out=value[tail])
-    return float(value[tuple(cards)]), _trace(value, cards, usage, rates, np.array(kept, np.int64))
+    return value, np.array(kept, np.int64)
 
 
-def _trace(
+def trace(
     value: FloatArray, cards: IntArray, usage: IntArray, rates: FloatArray, keep: NDArray[np.int64]
 ) -> tuple[int, ...]:
-    """Return patterns whose rates add up to the value of the full box."""
+    """Return patterns whose rates add up to the value of the full box; the first arguments from :func:`best_values`."""
     state = cards.copy()
     chosen: list[int] = []
     while value[tuple(state)] > 0:

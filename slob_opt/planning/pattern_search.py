@@ -50,6 +50,29 @@ class Candidates:
     is_exact: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """One route for each of P patterns in each of S shapes.
+
+    Attributes
+    ----------
+    first, last
+        (P, S) groups of the ends.
+    length
+        (P, S) ticks, hops with return; infinite where there is no route.
+    """
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    length: FloatArray
+
+    def at(
+        self, pattern: NDArray[np.int64], shape: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
+        """Return first, last and length of some (pattern, shape) choices."""
+        return self.first[pattern, shape], self.last[pattern, shape], self.length[pattern, shape]
+
+
 class PatternSearch:
     """Rates of patterns for one instance; holds the stacked costs of its shapes.
 
@@ -96,12 +119,22 @@ class PatternSearch:
         fits = (s.cap_both >= self.num_layers) & (interval <= s.max_interval[:, None])
         return np.asarray(np.where(fits, interval, np.inf))
 
-    def rate_limits(self, counts: NDArray[np.int64]) -> FloatArray:
-        """Return (P, S) upper limits on rates, tokens/s; zero where memory, time cap or a needlessly large K forbid."""
+    def rate_limits(self, counts: NDArray[np.int64], route: FloatArray | None = None) -> FloatArray:
+        """Return (P, S) upper limits on rates, tokens/s; zero where memory, time cap or a needlessly large K forbid.
+
+        Parameters
+        ----------
+        counts
+            (P, G).
+        route
+            (P, S) ticks, least sum of hops with return; ``None`` takes the shapes' own hops.
+        """
         s, n = self.shapes, counts.astype(np.float64)
         devices = n.sum(axis=1)
+        if route is None:
+            route = np.outer(devices - 1, s.hop) + s.ret[None]
         fastest = np.where(counts[:, None, :] > 0, s.layer[None], np.inf).min(axis=2)
-        least = n @ s.fixed.T + fastest * self.num_layers + np.outer(devices - 1, s.hop) + s.ret[None]
+        least = n @ s.fixed.T + fastest * self.num_layers + route
         with np.errstate(divide="ignore"):
             speed = n @ np.where(s.layer > 0, 1.0 / np.maximum(s.layer, 1e-12), 1e12).T
         interval = np.maximum(least, s.micro_batches[None] * self.num_layers / np.maximum(speed, 1e-12))
@@ -111,12 +144,21 @@ class PatternSearch:
         if self.instance.is_throughput:
             # With a longest stage m the sum is at most devices * m + hops: more micro-batches than sum / m add nothing.
             with np.errstate(invalid="ignore"):
-                waiting = (np.outer(devices - 1, s.hop) + s.ret[None]) * speed / self.num_layers
+                waiting = route * speed / self.num_layers
             possible &= s.micro_batches[None] <= devices[:, None] + 1 + np.ceil(waiting)
         return np.asarray(np.where(possible, s.in_flight[None] / (interval * TICK_S), 0.0))
 
-    def candidates(self, counts: NDArray[np.int64]) -> Candidates:
-        """Return the relaxed rates of patterns (exact for single devices)."""
+    def candidates(self, counts: NDArray[np.int64], known: Routes | None = None) -> Candidates:
+        """Return the relaxed rates of patterns (exact for single devices), or those on known routes.
+
+        Parameters
+        ----------
+        counts
+            (P, G).
+        known
+            Routes of each pattern in each shape, whose ends then carry embedding and head; ``None`` takes the shapes'
+            own hops, and relaxes embedding and head.
+        """
         size = counts.shape[0]
         found = Candidates(
             counts, np.zeros(size), np.full(size, -1), np.full(size, -1), np.full(size, -1), np.full(size, np.inf),
@@ -125,16 +167,16 @@ class PatternSearch:
         single = np.flatnonzero(counts.sum(axis=1) == 1)
         if single.size:
             self._enter_single(found, single)
-        limits = self.rate_limits(counts)
+        limits = self.rate_limits(counts, None if known is None else known.length)
         several = np.flatnonzero(limits.max(axis=1, initial=0.0) > 0)
         for width in (1, 3):
             if several.size == 0:
                 return found
             top = np.argsort(-limits[several], axis=1, kind="stable")[:, :width]
             pattern, shape = np.repeat(several, top.shape[1]), top.ravel()
-            self._raise(found, limits, pattern, shape)
+            self._raise(found, limits, pattern, shape, known)
         pattern, shape = np.nonzero(limits[several] > found.rate[several][:, None])
-        self._raise(found, limits, several[pattern], shape)
+        self._raise(found, limits, several[pattern], shape, known)
         return found
 
     def _enter_single(self, found: Candidates, single: NDArray[np.int64]) -> None:
@@ -147,7 +189,12 @@ class PatternSearch:
         found.is_exact[single] = True
 
     def _raise(
-        self, found: Candidates, limits: FloatArray, pattern: NDArray[np.int64], shape: NDArray[np.int64]
+        self,
+        found: Candidates,
+        limits: FloatArray,
+        pattern: NDArray[np.int64],
+        shape: NDArray[np.int64],
+        known: Routes | None,
     ) -> None:
         """Bisect choices whose limit beats the pattern's rate and enter what they reach."""
         keep = limits[pattern, shape] > found.rate[pattern]
@@ -155,9 +202,10 @@ class PatternSearch:
         pattern, shape = pattern[keep], shape[keep]
         if pattern.size == 0:
             return
-        batch = FlatBatch(self.shapes, found.counts[pattern], shape, None, None, self.num_layers)
+        first, last, length = (None, None, None) if known is None else known.at(pattern, shape)
+        batch = FlatBatch(self.shapes, found.counts[pattern], shape, first, last, self.num_layers, length)
         interval = batch.shortest(self._upper(found.rate[pattern], shape), COARSE_STEP)
-        self._enter(found, pattern, shape, None, None, interval)
+        self._enter(found, pattern, shape, first, last, interval)
 
     def _upper(self, rate: FloatArray, shape: NDArray[np.int64]) -> FloatArray:
         """Return (X,) ticks: largest interval that beats a rate."""

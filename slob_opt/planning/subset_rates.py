@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from slob_opt.cost.table import TICK_S, FloatArray
 from slob_opt.planning.groups import ShapeCosts, shape_costs
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.split_order import layers_in_order
-from slob_opt.planning.subset_routes import compatible_subsets, route_lengths, route_order
+from slob_opt.planning.subset_routes import MAX_DEVICES, compatible_subsets, route_lengths, route_order
 from slob_opt.problem.placement import Pipeline, Stage
 
 IndexArray = NDArray[np.int64]
@@ -253,26 +254,19 @@ def best_family(rate: FloatArray, allowed: NDArray[np.bool_] | None = None) -> t
     num_devices = size.bit_length() - 1
     value = np.zeros(size)
     choice = np.zeros(size, np.int64)
-    for mask in range(1, size):
-        bits = [b for b in range(num_devices) if (mask >> b) & 1]
-        if allowed is not None and not allowed[mask]:
-            # Some device has to stay unused.
-            smaller = [mask & ~(1 << b) for b in bits]
-            value[mask], choice[mask] = max((value[s], -s) for s in smaller)
-            continue
-        rest_bits = bits[1:]
-        count = 1 << len(rest_bits)
-        code = np.arange(count)
-        sub = np.full(count, 1 << bits[0])
-        for i, b in enumerate(rest_bits):
-            sub |= ((code >> i) & 1) << b
-        total = rate[sub] + value[mask & ~sub]
-        best = int(np.argmax(total))
-        without = value[mask & ~(1 << bits[0])]
-        if total[best] > without:
-            value[mask], choice[mask] = total[best], sub[best]
-        else:
-            value[mask], choice[mask] = without, 0
+    for masks, parts in _splits(num_devices):
+        total = rate[parts] + value[masks[:, None] & ~parts]
+        best = np.argmax(total, axis=1)
+        line = np.arange(masks.size)
+        without = value[masks & (masks - 1)]
+        better = total[line, best] > without
+        value[masks] = np.where(better, total[line, best], without)
+        choice[masks] = np.where(better, parts[line, best], 0)
+        if allowed is not None:
+            # Some device has to stay unused; the larger remainder among equals.
+            for mask in masks[~allowed[masks]].tolist():
+                smaller = [mask & ~(1 << b) for b in range(num_devices) if (mask >> b) & 1]
+                value[mask], choice[mask] = max((value[s], -s) for s in smaller)
     family, mask = [], size - 1
     while mask:
         lowest = mask & -mask
@@ -285,3 +279,21 @@ def best_family(rate: FloatArray, allowed: NDArray[np.bool_] | None = None) -> t
         else:
             mask &= ~lowest
     return value, family
+
+
+@lru_cache(maxsize=MAX_DEVICES)
+def _splits(num_devices: int) -> tuple[tuple[IndexArray, IndexArray], ...]:
+    """Return, for each size of subset from one up, (M,) subsets and (M, N) their parts that hold the lowest device."""
+    masks = np.arange(1, 1 << num_devices)
+    lowest = masks & -masks
+    sizes = ((masks[:, None] >> np.arange(num_devices)) & 1).sum(axis=1)
+    found = []
+    for size in range(1, num_devices + 1):
+        level, parts = masks[sizes == size], lowest[sizes == size][:, None]
+        rest = level & ~parts[:, 0]
+        for _ in range(size - 1):
+            bit = rest & -rest
+            parts = np.concatenate([parts, parts | bit[:, None]], axis=1)
+            rest &= ~bit
+        found.append((level, parts))
+    return tuple(found)

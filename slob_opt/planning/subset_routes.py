@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,19 +25,41 @@ def route_lengths(hop: FloatArray) -> FloatArray:
     -----
     Entry ``[mask, i, j]`` is infinite when i or j is not in the mask; ``[1 << i, i, i]`` is zero.
     """
-    d = hop.shape[0]
-    routes = np.full((1 << d, d, d), np.inf)
-    masks = np.arange(1 << d)
-    members = np.array([bin(m).count("1") for m in masks])
-    for i in range(d):
-        routes[1 << i, i, i] = 0.0
-    for size in range(1, d):
-        level = masks[members == size]
-        for j in range(d):
-            sources = level[(level >> j) & 1 == 0]
-            if sources.size:
-                routes[sources | (1 << j), :, j] = np.min(routes[sources] + hop[:, j], axis=2)
-    return routes
+    return np.asarray(stacked_route_lengths(hop[None])[0])
+
+
+def stacked_route_lengths(hops: FloatArray) -> FloatArray:
+    """Return (R, 2 ** D, D, D): :func:`route_lengths` of R matrices of hops (R, D, D) at once."""
+    num_rows, d, _ = hops.shape
+    # [last, mask, first and row]: each step below is then one operation on whole planes.
+    routes = np.full((d, 1 << d, d, num_rows), np.inf)
+    every = np.arange(d)
+    routes[every, 1 << every, every] = 0.0
+    routes = routes.reshape(d, 1 << d, d * num_rows)
+    step = np.broadcast_to(hops.transpose(1, 2, 0)[:, :, None, :], (d, d, d, num_rows)).reshape(d, d, d * num_rows)
+    for masks, nexts in _extensions(d):
+        shortest = routes[0].take(masks, axis=0)
+        shortest += step[0].take(nexts, axis=0)
+        for at in range(1, d):
+            other = routes[at].take(masks, axis=0)
+            other += step[at].take(nexts, axis=0)
+            np.minimum(shortest, other, out=shortest)
+        routes[nexts, masks | (1 << nexts)] = shortest
+    return routes.reshape(d, 1 << d, d, num_rows).transpose(3, 1, 2, 0)
+
+
+@lru_cache(maxsize=MAX_DEVICES)
+def _extensions(num_devices: int) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
+    """Return, for each size of subset from one up, all (subset, device outside it) pairs as two arrays."""
+    masks = np.arange(1 << num_devices)
+    outside = (masks[:, None] >> np.arange(num_devices)) & 1 == 0
+    sizes = num_devices - outside.sum(axis=1)
+    found = []
+    for size in range(1, num_devices):
+        level = masks[sizes == size]
+        row, device = np.nonzero(outside[level])
+        found.append((level[row], device))
+    return tuple(found)
 
 
 def route_order(hop: FloatArray, devices: list[int], first: int, last: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from slob_opt.cost.table import FloatArray, IntArray
 from slob_opt.planning.column_search import usage_of
-from slob_opt.planning.packing import num_states, pack
+from slob_opt.planning.packing import best_values, num_states, pack, trace
 from slob_opt.planning.pattern_search import COARSE_STEP, Candidates, PatternSearch
 from slob_opt.planning.priced_lp import solve_master
 
@@ -16,11 +16,11 @@ MAX_WORK = 4e8
 NEAR = 60
 """Candidates closest to their price that are made exact in a round of a large packing."""
 
-MAX_EXACT = 256
-"""Candidates that are made exact at once when rounds don't settle. Chosen: about 20 ms."""
+NUM_EXACT = (1, 16, 48, 96)
+"""Candidates that are made exact in each round of a small packing, beside the picked ones, when that is above 1."""
 
 MAX_ROUNDS = 8
-"""Times that a pick is repeated after making its patterns exact. Chosen: two or three are usual."""
+"""Times that a large pick is repeated after making its patterns exact. Chosen: two or three are usual."""
 
 
 def pick(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> list[int]:
@@ -29,17 +29,6 @@ def pick(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> 
         return pick_one(search, found)
     if num_states(search.groups.pool_cards) * found.rate.size > MAX_WORK:
         return pick_large(search, found, rng)
-    chosen: list[int] = []
-    for _ in range(MAX_ROUNDS):
-        chosen = pick_small(search, found)
-        fresh = np.array(sorted({i for i in chosen if not found.is_exact[i]}), np.int64)
-        if fresh.size == 0:
-            return chosen
-        search.make_exact(found, fresh)
-    # Ends keep spoiling what is picked: make everything exact that could matter, the best first, and pick from that.
-    hopeful = np.flatnonzero(~found.is_exact & (found.rate > 0))
-    search.make_exact(found, hopeful[np.argsort(-found.rate[hopeful], kind="stable")[:MAX_EXACT]])
-    found.rate[~found.is_exact] = 0.0
     return pick_small(search, found)
 
 
@@ -57,12 +46,31 @@ def pick_one(search: PatternSearch, found: Candidates) -> list[int]:
 
 
 def pick_small(search: PatternSearch, found: Candidates) -> list[int]:
-    """Return the best packing by the rates known now."""
+    """Return the best packing, making rates exact until all that could be in a better one are.
+
+    A candidate could be when its rate and the best packing of the cards it leaves, all by the rates known now, come to
+    more than the best packing of exact candidates.
+    """
+    cards, usage = search.groups.pool_cards, usage_of(search, found.counts)
+    for num_exact in (*NUM_EXACT, 0):
+        useful = np.flatnonzero(found.rate > 0)
+        if useful.size == 0:
+            return []
+        value, kept = best_values(cards, usage[useful], found.rate[useful])
+        chosen = useful[list(trace(value, cards, usage[useful], found.rate[useful], kept))]
+        if np.all(found.is_exact[chosen]):
+            return [int(i) for i in chosen]
+        fresh = np.unique(chosen[~found.is_exact[chosen]])
+        if num_exact == 0:
+            break
+        if num_exact > 1:
+            open_ = useful[~found.is_exact[useful]]
+            reach = found.rate[open_] + value[tuple((cards - usage[open_]).T)]
+            fresh = np.union1d(fresh, open_[np.argsort(-reach, kind="stable")[:num_exact]])
+        search.make_exact(found, fresh)
+    found.rate[~found.is_exact] = 0.0
     useful = np.flatnonzero(found.rate > 0)
-    if useful.size == 0:
-        return []
-    usage = usage_of(search, found.counts[useful])
-    return [int(useful[i]) for i in pack(search.groups.pool_cards, usage, found.rate[useful])[1]]
+    return [int(useful[i]) for i in pack(cards, usage[useful], found.rate[useful])[1]] if useful.size else []
 
 
 def pick_large(search: PatternSearch, found: Candidates, rng: np.random.Generator) -> list[int]:

@@ -2,8 +2,9 @@
 
 Abstract of the paper: a "multilevel adapter" trades "resource utilization" against "inference speed". This planner
 finds the placement of one level: it looks at patterns (devices by kind) instead of devices, bounds each pattern's
-rate in closed form, bisects only the hopeful ones, and packs. Differing links are handled by routing each pipeline
-and a local search over orders, exchanges and additions. Everything else about levels is in the adapter.
+rate in closed form, bisects only the hopeful ones, and packs. Where links differ, subsets of few devices are looked at
+with their shortest routes; for many devices patterns are picked and routed, and a local search tries other orders,
+exchanges and additions. Everything else about levels is in the adapter.
 
 References
 ----------
@@ -30,6 +31,7 @@ from slob_opt.slob.canonical import canonical
 from slob_opt.slob.linked import promising_patterns, routed_plans, single_routes
 from slob_opt.slob.picking import pick
 from slob_opt.slob.routing import Router
+from slob_opt.slob.subset_search import SubsetSearch, most_devices
 from slob_opt.slob.unequal import unequal_plans, unequal_searches
 
 MAX_ENUMERATED = 20_000
@@ -37,6 +39,9 @@ MAX_ENUMERATED = 20_000
 
 LINK_WEIGHTS = (0.0, 0.5)
 """How much of the mean hop is blended into the smallest when links differ; each is tried."""
+
+FEW_DEVICES = 12
+"""Devices up to which only the first of the link weights is tried: the second found nothing better there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,34 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
     differs = not (table.has_uniform_links and has_pools(table))
     if not table.has_identical_layers:
         searches = unequal_searches(instance)
+    elif differs:
+        weights = LINK_WEIGHTS if table.num_devices > FEW_DEVICES else LINK_WEIGHTS[:1]
+        searches = [PatternSearch(instance, weight) for weight in weights]
     else:
-        searches = [PatternSearch(instance, weight) for weight in (LINK_WEIGHTS if differs else (None,))]
+        searches = [PatternSearch(instance)]
+    if differs and table.has_identical_layers and table.num_devices <= most_devices(instance):
+        plans, num_candidates = _subset_plans(instance, searches[0])
+    else:
+        plans, num_candidates = _pattern_plans(instance, searches, differs, rng)
+    if has_pools(table) and bool(np.any(np.isfinite(table.nic_bytes_per_s))):
+        plans += _within_network_cards(instance, searches[0], plans, rng)
+    return plans, num_candidates
+
+
+def _subset_plans(instance: PlacementInstance, search: PatternSearch) -> tuple[list[Placement | None], int]:
+    """Return the plan by subsets of few devices, and the number of subsets."""
+    router = Router(instance, search)
+    subsets = SubsetSearch(router)
+    routes = subsets.best_routes()
+    plan = Placement(tuple(router.pipeline(route) for route in routes)) if routes else None
+    return [plan], int(subsets.masks.size)
+
+
+def _pattern_plans(
+    instance: PlacementInstance, searches: list[PatternSearch], differs: bool, rng: np.random.Generator
+) -> tuple[list[Placement | None], int]:
+    """Return plans by patterns, which become routes where links differ, and the number of patterns."""
+    table = instance.table
     found = [candidates_of(search) for search in searches]
     plans: list[Placement | None] = []
     if not table.has_identical_layers:
@@ -112,8 +143,6 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
                 plans += routed_plans(instance, search, candidates, chosen, rng)
             elif chosen:
                 plans.append(realise(table, search.groups, [search.plan(candidates, i) for i in chosen]))
-    if has_pools(table) and bool(np.any(np.isfinite(table.nic_bytes_per_s))):
-        plans += _within_network_cards(instance, searches[0], plans, rng)
     return plans, sum(candidates.rate.size for candidates in found)
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from slob_opt.planning.packing import num_states, pack
+from slob_opt.planning.packing import best_values, num_states, pack, trace
 
 
 def best_by_enumeration(cards: np.ndarray, usage: np.ndarray, rates: np.ndarray) -> float:
@@ -47,3 +47,17 @@ def test_nothing_fits_or_earns() -> None:
 
 def test_states() -> None:
     assert num_states(np.array([3, 4])) == 20.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_best_values_of_every_box(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cards = np.array([3, 2])
+    usage = np.array([[a, b] for a in range(4) for b in range(3) if a + b])
+    rates = rng.random(len(usage)) * (rng.random(len(usage)) < 0.7)
+    value, kept = best_values(cards, usage, rates)
+    assert value.shape == (4, 3)
+    for a in range(4):
+        for b in range(3):
+            assert value[a, b] == pytest.approx(pack(np.array([a, b]), usage, rates)[0])
+    assert trace(value, cards, usage, rates, kept) == pack(cards, usage, rates)[1]
