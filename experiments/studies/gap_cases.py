@@ -108,9 +108,7 @@ def _throughput(index: int, size: int, seed: int, limit_s: float, *, has_indexed
     is_short = size <= MAX_EXHAUSTIVE
     is_general = index % 3 == 2 and size <= MAX_GENERAL_THROUGHPUT
     recipe = Recipe(size, "general" if is_general else "uniform", None, is_short)
-    exact = ["parametric"]
-    if not is_general:
-        exact.append("pattern-ilp")
+    exact = ["parametric", "pattern-ilp"]
     if is_short:
         exact.append("exhaustive")
     if has_indexed:

@@ -131,7 +131,7 @@ def repack(
         order = rng.permutation(len(chosen))
         out: list[int] = []
         for position in order:
-            if np.prod((free + usage[chosen[position]] + 1).astype(np.float64)) * near.size > MAX_WORK / 4:
+            if np.prod((free + usage[chosen[position]] + 1).astype(np.float64)) * near.size > MAX_WORK / 16:
                 continue
             free = free + usage[chosen[position]]
             out.append(int(position))
