@@ -58,6 +58,11 @@ class MethodOutcome:
         """Whether there is a plan that passed the re-check."""
         return self.result.placement is not None and self.certificate.is_valid
 
+    @property
+    def met_memory_limit(self) -> bool:
+        """Whether the method did not start, or stopped, because of its memory limit; its message says so."""
+        return bool(dict(self.result.details).get("met_memory_limit", False))
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

@@ -1,4 +1,8 @@
-"""Writes the generated pages under docs/ anew; run as ``python -m experiments.docs``."""
+"""Writes the generated pages under docs/ anew; run as ``python -m experiments.docs``.
+
+The environment variable SLOB_REFERENCE_DATA names the folder with the reference measurements, which the project does
+not ship; without it the pages stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from experiments.cli.environment import reference_data
 from experiments.cost_errors import Comparison, ErrorSummary, Reference, summarise
 from slob_opt.cost.build import DEFAULT_FRAMEWORK_BYTES
 from slob_opt.errors import InputError
@@ -58,6 +63,21 @@ taken from these very rows, so errors with floor show how much the floor explain
 What stays unexplained is large batches: decode steps of 64 sequences, and prefill of many prompts, which took several
 times longer than as many tokens of one prompt. For such an engine calibrate `layer_overhead_s` of the device.
 {dropped}
+"""
+
+
+_SOURCES = f"""
+## Where the reference comes from
+
+| times of | published in |
+| --- | --- |
+| measured kernels | PyPI `aiconfigurator-core` 0.12.0, `systems/data` (NVIDIA, Apache-2.0) |
+| serving runs, KV tokens | github.com/casys-kaist/LLMServingSim, commit 5daddb2, `bench/examples` (MIT) |
+| engines of 2023 | github.com/Mutinifni/splitwise-sim, commit 8f99e7d, `data/perf_model.csv` (MIT) |
+
+The project ships none of them. Made by `{COMMAND}`, with the environment variable
+SLOB_REFERENCE_DATA naming a folder that holds them as `gpu_efficiency.json` and `measured_e2e.json`, in the layout that
+`experiments/cost_errors.py` reads.
 """
 
 
@@ -157,7 +177,7 @@ def cost_errors_page(reference: Reference) -> str:
         + _serving_section(reference.serving_runs())
         + _phase_section(reference)
         + _memory_section(reference)
-        + f"\nMade by `{COMMAND}` from the reference data beside the repository (`../shared/data`).\n"
+        + _SOURCES
     )
 
 
@@ -165,7 +185,7 @@ PAGES: tuple[tuple[str, Callable[[Reference], str]], ...] = (("cost-errors.md", 
 """Pages that are made from reference data, as (file name, maker)."""
 
 
-def write_pages(repository: Path) -> int:
+def write_pages(repository: Path, data: Path | None) -> int:
     """Write the generated pages of a repository anew and return the number of those left as they were.
 
     A page whose reference data is missing stays untouched, with a sentence on standard error. Each page is written
@@ -174,13 +194,18 @@ def write_pages(repository: Path) -> int:
     Parameters
     ----------
     repository
-        Root of the repository; the reference is in ``../shared/data`` beside it.
+        Root of the repository.
+    data
+        Folder with the reference data, see :class:`~experiments.cost_errors.Reference`; ``None`` when there is none.
     """
     try:
-        reference = Reference(repository.parent / "shared" / "data")
+        if data is None:
+            raise InputError("no reference data")
+        reference = Reference(data)
     except InputError as error:
         names = ", ".join(name for name, _ in PAGES)
-        print(f"docs: reference data is missing, left untouched: {names} ({error})", file=sys.stderr)
+        hint = "SLOB_REFERENCE_DATA names the folder of the reference data"
+        print(f"docs: left untouched: {names} ({error}); {hint}", file=sys.stderr)
         return len(PAGES)
     for name, make in PAGES:
         page = repository / "docs" / name
@@ -192,5 +217,10 @@ def write_pages(repository: Path) -> int:
     return 0
 
 
+def main(repository: Path = _REPOSITORY) -> None:
+    """Write the pages of this repository, from the reference data that the environment names."""
+    write_pages(repository, reference_data())
+
+
 if __name__ == "__main__":
-    write_pages(_REPOSITORY)
+    main()

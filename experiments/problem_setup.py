@@ -248,7 +248,7 @@ def _objective(options: ProblemOptions, traffic: TrafficProfile) -> Objective:
         max_interval_s = None if _is_none(options.max_interval) else float(_located(options.max_interval))
     if options.max_in_flight is not None:
         text = options.max_in_flight
-        if not _is_none(text) and not text.strip().isdecimal():
+        if not _is_none(text) and not (text.strip().isdecimal() and int(text) >= 1):
             raise InputError(f"--max-in-flight is {text!r}, expected a whole number from 1 or none")
         max_in_flight = None if _is_none(text) else int(text)
     most = default.max_micro_batches if options.max_micro_batches is None else options.max_micro_batches

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from experiments.comparison import Comparison, MethodOutcome
 from experiments.gap_curves import natural
-from experiments.layer_map import LayerMap
+from experiments.layer_map import LayerMap, LayerRow
 from experiments.left_out import LeftOut
 from experiments.provenance import Provenance
 from experiments.run_record import RowTable, RunRecord, Series, flatten
-from slob_opt.planning.evaluate import Evaluation
+from slob_opt.cost.memory import TokenCapacity, token_capacity
+from slob_opt.planning.evaluate import Evaluation, PipelineReport
 from slob_opt.planning.result import SolveResult, Status
 
 SCHEMA_VERSION = 1
@@ -21,8 +22,27 @@ def unit_of(is_throughput: bool) -> str:
     return "output tokens/s" if is_throughput else "s"
 
 
-def pipelines_json(layers: LayerMap, evaluation: Evaluation) -> list[dict[str, object]]:
-    """Return pipelines and stages in numbers (seconds, bytes, tokens/s)."""
+def kv_capacity(row: LayerRow, report: PipelineReport) -> TokenCapacity | None:
+    """Return how many sequences in flight each stage of a pipeline has room for; ``None`` when one holds no KV."""
+    kv = [dict(stage.memory).get("kv", 0) for stage in report.stages]
+    units = [held // (row.num_micro_batches * row.batch_size) for held in kv]  # whole: every sequence takes as much
+    if min(units) < 1:
+        return None
+    return token_capacity([stage.headroom_bytes + held for stage, held in zip(report.stages, kv, strict=True)], units)
+
+
+def pipelines_json(layers: LayerMap, evaluation: Evaluation, context_tokens: int) -> list[dict[str, object]]:
+    """Return pipelines and stages in numbers (seconds, bytes, tokens/s).
+
+    Parameters
+    ----------
+    layers, evaluation
+        A placement and what it is worth.
+    context_tokens
+        KV tokens that one sequence in flight counts for.
+    """
+    pairs = list(zip(layers.rows, evaluation.pipelines, strict=True))
+    rooms = [kv_capacity(row, report) for row, report in pairs]
     return [
         {
             "num_micro_batches": row.num_micro_batches,
@@ -31,6 +51,8 @@ def pipelines_json(layers: LayerMap, evaluation: Evaluation) -> list[dict[str, o
             "tokens_per_s": row.rate,
             "hops_s": report.hops_s,
             "return_s": report.return_s,
+            "kv_tokens": None if room is None else room.total * context_tokens,
+            "kv_spread": None if room is None or not room.total else room.spread,
             "stages": [
                 {
                     "device": block.device,
@@ -41,12 +63,13 @@ def pipelines_json(layers: LayerMap, evaluation: Evaluation) -> list[dict[str, o
                     "memory_bytes": block.memory_bytes,
                     "capacity_bytes": block.capacity_bytes,
                     "memory": dict(stage.memory),
+                    "kv_tokens": None if room is None else room.per_stage[index] * context_tokens,
                     "is_bottleneck": block.is_bottleneck,
                 }
-                for block, stage in zip(row.blocks, report.stages, strict=True)
+                for index, (block, stage) in enumerate(zip(row.blocks, report.stages, strict=True))
             ],
         }
-        for row, report in zip(layers.rows, evaluation.pipelines, strict=True)
+        for (row, report), room in zip(pairs, rooms, strict=True)
     ]
 
 
@@ -58,7 +81,7 @@ def left_out_json(left_out: tuple[LeftOut, ...]) -> list[dict[str, str]]:
 def outcome_json(comparison: Comparison, outcome: MethodOutcome) -> dict[str, object]:
     """Return one method's outcome; keys are documented in docs/cli.md and stay."""
     result, layers, evaluation = outcome.result, outcome.layers, outcome.evaluation
-    best_gap = comparison.gap_to_best(outcome)
+    best_gap, context_tokens = comparison.gap_to_best(outcome), comparison.setup.traffic.kv_tokens
     return {
         "method": outcome.method,
         "status": result.status.value,
@@ -70,8 +93,9 @@ def outcome_json(comparison: Comparison, outcome: MethodOutcome) -> dict[str, ob
         "elapsed_s": result.elapsed_s,
         "headroom_bytes": None if layers is None or not layers.rows else layers.min_headroom_bytes,
         "message": result.message,
+        "met_memory_limit": outcome.met_memory_limit,
         "certificate": certificate_json(outcome),
-        "pipelines": [] if layers is None or evaluation is None else pipelines_json(layers, evaluation),
+        "pipelines": [] if layers is None or evaluation is None else pipelines_json(layers, evaluation, context_tokens),
         "left_out": left_out_json(outcome.left_out),
         "details": dict(result.details),
         "limits": {

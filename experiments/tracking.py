@@ -10,24 +10,16 @@ MLflow is imported when a store is opened.
 
 from __future__ import annotations
 
-import errno
-import http.client
 import logging
 import os
 import random
-import sqlite3
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from experiments.run_record import RunRecord
+from experiments.store_location import StoreLocation, check_writable, explain, is_busy
 from slob_opt.errors import TrackingError
 
 if TYPE_CHECKING:
@@ -37,96 +29,8 @@ T = TypeVar("T")
 
 PARENT_TAG = "mlflow.parentRunId"
 BUSY_WAIT_S = 60.0
-"""Longest wait for a store that another process is writing to, seconds. Chosen: a batch takes well under a second."""
-ANSWER_WAIT_S = 10.0
-"""Longest wait for the first answer of a tracking server, seconds; MLflow itself would try for minutes. Chosen."""
-_BUSY = ("database is locked", "database table is locked", "database schema is locked")
-_FULL = ("disk is full", "no space left", "disk i/o error", "file too large")
-_READ_ONLY = ("readonly database", "unable to open database", "permission denied", "not a directory", "read-only file")
+"""Longest wait for a store that other processes are writing to, seconds. Chosen: a batch takes well under a second."""
 _BATCH = {"metrics": 1000, "params": 100, "tags": 100}
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLocation:
-    """Where runs go.
-
-    Attributes
-    ----------
-    uri
-        MLflow tracking URI.
-    artifacts
-        Folder of artifacts for a local database; ``None`` leaves that to the server.
-    """
-
-    uri: str
-    artifacts: Path | None
-
-    @property
-    def database(self) -> Path | None:
-        """File of a local SQLite store, else ``None``."""
-        if not self.uri.startswith("sqlite:///"):
-            return None
-        return Path(unquote(self.uri.removeprefix("sqlite:///").split("?")[0]))
-
-
-def store_location(folder: Path, uri: str | None = None) -> StoreLocation:
-    """Return the store below a folder, or the one that `uri` names.
-
-    Parameters
-    ----------
-    folder
-        Output folder; the default store is ``mlflow.db`` in it, with artifacts beside it.
-    uri
-        What MLFLOW_TRACKING_URI says; ``None`` or empty takes the default.
-
-    Raises
-    ------
-    TrackingError
-        For a file store; MLflow refuses them since 3.13, whatever flag is set, once a server is involved.
-    """
-    if not uri:
-        path = (folder / "mlflow.db").absolute()
-        return StoreLocation(f"sqlite:///{path}", path.parent / "artifacts")
-    scheme = urlsplit(uri).scheme
-    if scheme in ("", "file"):
-        source = unquote(urlsplit(uri).path) if scheme else uri
-        target = f"sqlite:///{Path(source).absolute().parent / 'mlflow.db'}"
-        raise TrackingError(
-            f"MLFLOW_TRACKING_URI is the file store {uri!r}, which MLflow no longer supports; move it with: "
-            f"mlflow migrate-filestore --source {source} --target {target} and set MLFLOW_TRACKING_URI={target}"
-        )
-    location = StoreLocation(uri, None)
-    if location.database is not None:
-        return StoreLocation(uri, location.database.absolute().parent / "artifacts")
-    return location
-
-
-def explain(error: BaseException, uri: str) -> str:
-    """Return one sentence for what went wrong with a store and what to do."""
-    text = " ".join(str(e) for e in _chain(error)).lower()
-    codes = {getattr(e, "errno", None) for e in _chain(error)}
-    if any(mark in text for mark in _BUSY):
-        return f"the tracking store {uri} is locked by another process; stop that process or use another --out"
-    if codes & {errno.ENOSPC, errno.EFBIG, errno.EDQUOT} or any(mark in text for mark in _FULL):
-        return f"the disk of the tracking store {uri} is full; free some space or use another --out"
-    if codes & {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST} or any(
-        mark in text for mark in _READ_ONLY
-    ):
-        return f"the tracking store {uri} can't be written; check the folder's permissions or use another --out"
-    first = str(error).strip().splitlines()
-    return f"the tracking store {uri} failed: {first[0] if first else type(error).__name__}"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what caused it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
-
-
-def _is_busy(error: BaseException) -> bool:
-    return any(mark in str(e).lower() for e in _chain(error) for mark in _BUSY)
 
 
 @contextmanager
@@ -141,60 +45,6 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def check_writable(location: StoreLocation, wait_s: float) -> None:
-    """Make sure that a local database can be written; MLflow itself would try for minutes before it says no.
-
-    Parameters
-    ----------
-    location
-        The store; a server is only asked for an answer, whatever it says.
-    wait_s
-        Longest wait for a locked database, seconds.
-
-    Raises
-    ------
-    TrackingError
-        When folder or database can't be written, or no server answers.
-    """
-    path = location.database
-    if path is None:
-        if urlsplit(location.uri).scheme in ("http", "https"):
-            _check_answers(location.uri)
-        return
-    try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        if location.artifacts is not None:
-            location.artifacts.mkdir(parents=True, exist_ok=True)
-            probe = location.artifacts / f".probe-{os.getpid()}"
-            probe.write_bytes(b"x" * 4096)
-            probe.unlink()
-        connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        finally:
-            connection.close()
-    except (OSError, sqlite3.Error) as error:
-        raise TrackingError(explain(error, location.uri)) from error
-
-
-def _check_answers(uri: str) -> None:
-    """Raise TrackingError when no server is at an address. Errors that it answers with are left to MLflow."""
-    try:
-        with urllib.request.urlopen(uri, timeout=ANSWER_WAIT_S):
-            pass
-    except (urllib.error.HTTPError, http.client.HTTPException):
-        return  # it answered, which is all that was asked
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):
-            return  # MLflow has settings of its own for certificates
-        raise TrackingError(
-            f"the tracking server {uri} does not answer ({getattr(reason, 'strerror', None) or reason}); start it, "
-            "correct MLFLOW_TRACKING_URI or pass --no-track"
-        ) from error
 
 
 class TrackingStore:
@@ -249,7 +99,7 @@ class TrackingStore:
             place = artifacts.as_uri() if artifacts is not None else None
             return client, str(client.create_experiment(experiment, artifact_location=place))
 
-        client, experiment_id = _patiently(find_or_create, location.uri, busy_wait_s)
+        client, experiment_id = _patiently(find_or_create, location, busy_wait_s)
         return cls(client, location, experiment, experiment_id, busy_wait_s)
 
     def start(self, record: RunRecord, *, parent_run_id: str | None = None) -> str:
@@ -313,10 +163,10 @@ class TrackingStore:
             self._do(lambda folder=folder, path=path: self.client.log_artifact(run_id, path, folder or None))  # type: ignore[misc]
 
     def _do(self, action: Callable[[], T]) -> T:
-        return _patiently(action, self.location.uri, self._busy_wait_s)
+        return _patiently(action, self.location, self._busy_wait_s)
 
 
-def _patiently(action: Callable[[], T], uri: str, wait_s: float) -> T:
+def _patiently(action: Callable[[], T], location: StoreLocation, wait_s: float) -> T:
     """Run an action on the store; wait while it is busy, turn failures into TrackingError."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -328,8 +178,8 @@ def _patiently(action: Callable[[], T], uri: str, wait_s: float) -> T:
         try:
             with _quiet():
                 return action()
-        except (MlflowException, SQLAlchemyError, OSError) as error:
-            if not _is_busy(error) or time.monotonic() >= deadline:
-                raise TrackingError(explain(error, uri)) from error
+        except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:  # ImportError: a database's driver
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise TrackingError(explain(error, location)) from error
         time.sleep(pause_s * jitter.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, 1.0)

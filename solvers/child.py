@@ -17,31 +17,19 @@ from typing import BinaryIO
 
 from slob_opt.errors import InputError, SolverUnavailable
 from slob_opt.problem.placement import Placement
+from slob_opt.units import format_bytes
 from solvers import cpsat_adapter, pulp_adapter
+from solvers import messages as msg
 from solvers.backend import BackendAnswer, BackendLimits, Ending, Listener
 from solvers.formulation import Formulation, decode
 from solvers.incumbent import encode
 from solvers.integer_model import IntegerModel
 from solvers.interval_model import interval_model
-from solvers.messages import (
-    Answered,
-    Backend,
-    Bounded,
-    Built,
-    Finished,
-    Found,
-    FoundValues,
-    Job,
-    Message,
-    ModelJob,
-    Started,
-    Unavailable,
-)
 from solvers.symmetry import canonical_placement
 from solvers.throughput_cpsat import throughput_cpsat
 from solvers.throughput_ilp import throughput_ilp
 
-Send = Callable[[Message], None]
+Send = Callable[[msg.Message], None]
 
 
 class Reporter:
@@ -55,7 +43,7 @@ class Reporter:
         Writes a message.
     """
 
-    def __init__(self, job: Job, formulation: Formulation, send: Send) -> None:
+    def __init__(self, job: msg.Job, formulation: Formulation, send: Send) -> None:
         self._job = job
         self._formulation = formulation
         self._send = send
@@ -71,7 +59,7 @@ class Reporter:
         plan = canonical_placement(table, plan)
         if plan != self._plan:
             self._plan = plan
-            self._send(Found(plan))
+            self._send(msg.Found(plan))
 
     def on_bound(self, bound: float) -> None:
         """Send a bound on the model's objective as one on the instance's."""
@@ -80,10 +68,10 @@ class Reporter:
         natural = self._formulation.natural_bound(bound)
         if self._bound is None or natural > self._bound:
             self._bound = natural
-            self._send(Bounded(natural))
+            self._send(msg.Bounded(natural))
 
 
-def build(job: Job) -> Formulation:
+def build(job: msg.Job) -> Formulation:
     """Return the formulation of a job's instance for its back end, with the incumbent as hint."""
     instance = job.instance
     if instance.is_throughput:
@@ -104,16 +92,16 @@ class ModelReporter:
 
     def on_solution(self, values: Mapping[int, float]) -> None:
         """Send the values other than zero."""
-        self._send(FoundValues({v: x for v, x in values.items() if x}))
+        self._send(msg.FoundValues({v: x for v, x in values.items() if x}))
 
     def on_bound(self, bound: float) -> None:
         """Send a bound when it is new."""
         if abs(bound) <= 1e29 and (self._bound is None or bound > self._bound):
             self._bound = bound
-            self._send(Bounded(bound))
+            self._send(msg.Bounded(bound))
 
 
-def run(job: Job | ModelJob, send: Send, began_s: float) -> None:
+def run(job: msg.AnyJob, send: Send, began_s: float) -> None:
     """Solve a job and send messages; the last one is `Finished` or `Unavailable`.
 
     Parameters
@@ -123,57 +111,63 @@ def run(job: Job | ModelJob, send: Send, began_s: float) -> None:
     """
     try:
         adapter = pulp_adapter if job.backend.is_ilp else cpsat_adapter
-        send(Started(adapter.version()))
-        if isinstance(job, ModelJob):
+        send(msg.Started(adapter.version()))
+        if isinstance(job, msg.ModelJob):
             _run_models(job, send, began_s)
         else:
             _run_instance(job, send, began_s)
     except SolverUnavailable as error:
         if job.memory_bytes is not None and not isinstance(error.__cause__, ModuleNotFoundError):
-            send(Finished(Ending.LIMIT, "out of memory", f"the memory limit is too small to start in: {error}"))
+            limit = format_bytes(job.memory_bytes)
+            reason = f"the memory limit of {limit} is too small to start the solver in; raise it"
+            send(msg.Finished(Ending.LIMIT, msg.OUT_OF_MEMORY, reason))
         else:
-            send(Unavailable(str(error)))
+            send(msg.Unavailable(str(error)))
     except InputError as error:
-        send(Finished(Ending.FAILED, "refused", str(error)))
+        send(msg.Finished(Ending.FAILED, "refused", str(error)))
     except MemoryError:
-        send(Finished(Ending.LIMIT, "out of memory", "the solver reached its memory limit"))
+        reason = "the machine ran out of memory"
+        if job.memory_bytes is not None:
+            reason = f"the solver reached its memory limit of {format_bytes(job.memory_bytes)}; raise it"
+        send(msg.Finished(Ending.LIMIT, msg.OUT_OF_MEMORY, reason))
 
 
-def _run_instance(job: Job, send: Send, began_s: float) -> None:
+def _run_instance(job: msg.Job, send: Send, began_s: float) -> None:
     """Build the device-indexed model of an instance and solve it."""
     formulation = build(job)
     model = formulation.model
-    send(Built(len(model.variables), len(model.rows), model.num_terms, model.largest_boolean_sum(), formulation.tick_s))
+    boolean_sum = model.largest_boolean_sum()
+    send(msg.Built(len(model.variables), len(model.rows), model.num_terms, boolean_sum, formulation.tick_s))
     reporter = Reporter(job, formulation, send)
     answer = _solve(model, job, reporter, began_s)
     if answer.values is not None:
         reporter.on_solution(answer.values)
     if answer.bound is not None:
         reporter.on_bound(answer.bound)
-    send(Finished(answer.ending, answer.raw_status))
+    send(msg.Finished(answer.ending, answer.raw_status))
 
 
-def _run_models(job: ModelJob, send: Send, began_s: float) -> None:
+def _run_models(job: msg.ModelJob, send: Send, began_s: float) -> None:
     """Solve models until their source has no further one, or one stays unanswered."""
     answers: list[BackendAnswer] = []
     while (model := job.source.next_model(tuple(answers))) is not None:
         if not answers:
             boolean_sum = model.largest_boolean_sum()
-            send(Built(len(model.variables), len(model.rows), model.num_terms, boolean_sum, 0.0))
+            send(msg.Built(len(model.variables), len(model.rows), model.num_terms, boolean_sum, 0.0))
         answers.append(_solve(model, job, ModelReporter(send), began_s))
-        send(Answered(answers[-1]))
+        send(msg.Answered(answers[-1]))
         if answers[-1].ending not in (Ending.FINISHED, Ending.INFEASIBLE):
             break
     last = answers[-1] if answers else BackendAnswer(Ending.FINISHED, None, None, "nothing to solve")
-    send(Finished(last.ending, last.raw_status))
+    send(msg.Finished(last.ending, last.raw_status))
 
 
-def _solve(model: IntegerModel, job: Job | ModelJob, listener: Listener, began_s: float) -> BackendAnswer:
+def _solve(model: IntegerModel, job: msg.AnyJob, listener: Listener, began_s: float) -> BackendAnswer:
     """Solve one model within what is left of the job's time."""
     limits: BackendLimits = job.limits
     if limits.time_s is not None:
         limits = replace(limits, time_s=max(0.0, limits.time_s - (time.monotonic() - began_s)))
-    if job.backend is Backend.CPSAT:
+    if job.backend is msg.Backend.CPSAT:
         return cpsat_adapter.solve(model, limits, listener)
     return pulp_adapter.solve(model, limits, listener, backend=job.backend.value)
 
@@ -184,13 +178,13 @@ def main() -> None:
     channel: BinaryIO = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device, for its file number
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    job: Job | ModelJob = pickle.load(sys.stdin.buffer)
+    job: msg.AnyJob = pickle.load(sys.stdin.buffer)
     if job.memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         most = job.memory_bytes if hard == resource.RLIM_INFINITY else min(job.memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
-    def send(message: Message) -> None:
+    def send(message: msg.Message) -> None:
         pickle.dump(message, channel)
         channel.flush()
 

@@ -19,20 +19,9 @@ from typing import IO
 
 from slob_opt.errors import SolverUnavailable
 from slob_opt.problem.placement import Placement
+from slob_opt.units import format_bytes
+from solvers import messages as msg
 from solvers.backend import BackendAnswer, Ending
-from solvers.messages import (
-    Answered,
-    Bounded,
-    Built,
-    Finished,
-    Found,
-    FoundValues,
-    Job,
-    Message,
-    ModelJob,
-    Started,
-    Unavailable,
-)
 
 GRACE_S = 5.0
 """Wall-clock seconds after the limit until the process is killed. Chosen: solvers look at the clock more often."""
@@ -69,8 +58,8 @@ class ChildReport:
     bounds: list[tuple[float, float]] = field(default_factory=list)
     values: list[tuple[float, Mapping[int, float]]] = field(default_factory=list)
     answers: list[BackendAnswer] = field(default_factory=list)
-    finished: Finished | None = None
-    built: Built | None = None
+    finished: msg.Finished | None = None
+    built: msg.Built | None = None
     solver_version: str | None = None
     start_s: float = 0.0
     build_s: float = 0.0
@@ -85,8 +74,30 @@ class ChildReport:
             return self.finished.ending
         return Ending.LIMIT if self.was_killed else Ending.FAILED
 
+    @property
+    def met_memory_limit(self) -> bool:
+        """Whether the process said that its memory limit stopped it, or kept it from starting."""
+        return self.finished is not None and self.finished.raw_status == msg.OUT_OF_MEMORY
 
-def run_in_child(job: Job | ModelJob, *, grace_s: float = GRACE_S, command: Sequence[str] = _COMMAND) -> ChildReport:
+    def why_stopped(self, memory_bytes: int | None) -> str:
+        """Return why there is no last word on the models, in one sentence; empty when there is one.
+
+        Parameters
+        ----------
+        memory_bytes
+            The job's memory limit; ``None`` when it had none.
+        """
+        if self.ending in (Ending.FINISHED, Ending.INFEASIBLE):
+            return ""
+        told = self.finished.reason if self.finished is not None else ""
+        if self.ending is Ending.LIMIT:
+            return told or "stopped by a limit"
+        told = told or f"the solver's process died with code {self.exit_code}"
+        hint = "" if memory_bytes is None else f"; its memory limit of {format_bytes(memory_bytes)} may be too small"
+        return told + hint
+
+
+def run_in_child(job: msg.AnyJob, *, grace_s: float = GRACE_S, command: Sequence[str] = _COMMAND) -> ChildReport:
     """Return what a process of its own found for a job; ends it at the job's time limit plus `grace_s`.
 
     Parameters
@@ -107,7 +118,7 @@ def run_in_child(job: Job | ModelJob, *, grace_s: float = GRACE_S, command: Sequ
         return _run(job, grace_s, command, scratch)
 
 
-def _run(job: Job | ModelJob, grace_s: float, command: Sequence[str], scratch: str) -> ChildReport:
+def _run(job: msg.AnyJob, grace_s: float, command: Sequence[str], scratch: str) -> ChildReport:
     began = time.monotonic()
     root = str(Path(__file__).resolve().parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -137,7 +148,7 @@ def _run(job: Job | ModelJob, grace_s: float, command: Sequence[str], scratch: s
     return report
 
 
-def _hand_over(stdin: IO[bytes], job: Job | ModelJob) -> None:
+def _hand_over(stdin: IO[bytes], job: msg.AnyJob) -> None:
     """Write the job; a process that died before reading it is noticed when its messages end."""
     try:
         pickle.dump(job, stdin)
@@ -146,14 +157,14 @@ def _hand_over(stdin: IO[bytes], job: Job | ModelJob) -> None:
         return
 
 
-def _listen(stdout: IO[bytes]) -> queue.SimpleQueue[tuple[float, Message | None]]:
+def _listen(stdout: IO[bytes]) -> queue.SimpleQueue[tuple[float, msg.Message | None]]:
     """Return a queue that a thread fills with (arrival, message); ``None`` marks the end."""
-    arrived: queue.SimpleQueue[tuple[float, Message | None]] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[tuple[float, msg.Message | None]] = queue.SimpleQueue()
 
     def read() -> None:
         while True:
             try:
-                message: Message | None = pickle.load(stdout)
+                message: msg.Message | None = pickle.load(stdout)
             except (EOFError, pickle.UnpicklingError, ValueError, OSError):  # ended, or cut off in mid-message
                 message = None
             arrived.put((time.monotonic(), message))
@@ -166,7 +177,7 @@ def _listen(stdout: IO[bytes]) -> queue.SimpleQueue[tuple[float, Message | None]
 
 def _collect(
     report: ChildReport,
-    messages: queue.SimpleQueue[tuple[float, Message | None]],
+    messages: queue.SimpleQueue[tuple[float, msg.Message | None]],
     began: float,
     deadline_s: float | None,
 ) -> None:
@@ -182,21 +193,21 @@ def _collect(
         match message:
             case None:
                 break
-            case Started(solver_version=found):
+            case msg.Started(solver_version=found):
                 report.solver_version, report.start_s = found, at
-            case Built():
+            case msg.Built():
                 report.built, report.build_s = message, at - report.start_s
-            case Found(placement=plan):
+            case msg.Found(placement=plan):
                 report.plans.append((at, plan))
-            case FoundValues(values=values):
+            case msg.FoundValues(values=values):
                 report.values.append((at, values))
-            case Answered(answer=answer):
+            case msg.Answered(answer=answer):
                 report.answers.append(answer)
-            case Bounded(bound=bound):
+            case msg.Bounded(bound=bound):
                 report.bounds.append((at, bound))
-            case Unavailable(reason=reason):
+            case msg.Unavailable(reason=reason):
                 raise SolverUnavailable(reason)
-            case Finished():
+            case msg.Finished():
                 report.finished = message
                 break
     report.solve_s = max(0.0, at - report.start_s - report.build_s)

@@ -76,6 +76,12 @@ class ModelJob:
     memory_bytes: int | None = None
 
 
+AnyJob = Job | ModelJob
+
+OUT_OF_MEMORY = "out of memory"
+"""`Finished.raw_status` of a process that met its memory limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """The process runs and has read its job."""

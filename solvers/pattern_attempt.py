@@ -38,6 +38,8 @@ class PatternAttempt:
         A complete search found that there is no plan.
     message
         What the result should say.
+    stopped
+        Why the last solver's process stopped early; empty when it didn't.
     """
 
     name: str
@@ -50,6 +52,7 @@ class PatternAttempt:
     witness: Witness | None = None
     is_infeasible: bool = False
     message: str = ""
+    stopped: str = ""
     history: list[HistoryPoint] = field(default_factory=list)
     details: dict[str, float | int | str | bool] = field(default_factory=dict)
 
@@ -94,6 +97,8 @@ class PatternAttempt:
             self.details["variables"], self.details["rows"] = report.built.num_variables, report.built.num_rows
         if report.finished is not None:
             self.details["ending"] = report.finished.ending.value
+        self.details["met_memory_limit"] = report.met_memory_limit
+        self.stopped = report.why_stopped(self.limits.memory_bytes)
 
     def add_plan(self, plan: Placement | None) -> None:
         """Keep a plan when it is allowed and better, by its own worth."""
@@ -114,6 +119,11 @@ class PatternAttempt:
         self.is_infeasible, self.witness = True, witness or self.witness
         self.message = explain_infeasible(self.instance)
 
+    def _message(self) -> str:
+        """What stopped the solver, then what was found; once all is proven, only a memory limit is worth a word."""
+        is_proven = self.is_infeasible or (self.is_closed() and not self.details.get("met_memory_limit"))
+        return "; ".join(filter(None, ("" if is_proven else self.stopped, self.message)))
+
     def result(self) -> SolveResult:
         """Return the result: status from plan, bound and proof."""
         return outcome(
@@ -126,6 +136,6 @@ class PatternAttempt:
             history=self.history,
             limits=self.limits,
             details=tuple(self.details.items()),
-            message=self.message,
+            message=self._message(),
             is_infeasible=self.is_infeasible,
         )

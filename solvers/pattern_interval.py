@@ -230,7 +230,7 @@ def solve_interval(problem: PatternProblem, attempt: PatternAttempt) -> None:
         attempt.add_bound(state.low * TICK_S, ThresholdWitness("pattern"))
         return
     if not report.answers or report.answers[0].ending is not Ending.INFEASIBLE:
-        attempt.message = "stopped by a limit before a pipeline was found"
+        attempt.message = "no pipeline was found"
     elif _is_confirmed(problem):
         attempt.exclude(ThresholdWitness("pattern"))
     else:

@@ -145,6 +145,8 @@ def _solve(
     if reason is not None:
         attempt.message = reason
         attempt.details.append(("refused", "size"))
+        is_too_large = refusal(instance, is_ilp=backend.is_ilp, memory_bytes=None) is not None
+        attempt.details.append(("met_memory_limit", not is_too_large))
         return _result(name, instance, attempt, began, limits, start, None)
     bounds = BackendLimits(limits.time_s, deterministic_s, limits.seed, limits.workers, has_presolve)
     job = Job(instance, backend, start, bounds, limits.memory_bytes)
@@ -155,12 +157,8 @@ def _solve(
     if report.ending is Ending.INFEASIBLE:
         left = None if limits.time_s is None else max(5.0, limits.time_s - (time.perf_counter() - began))
         _second_opinion(attempt, job, report, left)
-    elif report.ending is Ending.FAILED:
-        told = report.finished.reason if report.finished else f"the solver's process died with code {report.exit_code}"
-        attempt.message = told + ("; raise memory_bytes or use the pattern model" if limits.memory_bytes else "")
-    elif report.ending is Ending.LIMIT:
-        attempt.message = report.finished.reason if report.finished else ""
-        attempt.message = attempt.message or "stopped by a limit"
+    else:
+        attempt.message = report.why_stopped(limits.memory_bytes)
     return _result(name, instance, attempt, began, limits, start, None)
 
 
@@ -195,6 +193,7 @@ def _run_details(report: ChildReport) -> list[Detail]:
         ("ending", report.ending.value),
         ("killed", report.was_killed),
         ("plans_found", len(report.plans)),
+        ("met_memory_limit", report.met_memory_limit),
     ]
     if report.solver_version is not None:
         details.append(("solver_version", report.solver_version))

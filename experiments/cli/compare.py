@@ -20,7 +20,8 @@ from experiments.problem_setup import ProblemOptions, ProblemSetup, set_up
 from experiments.provenance import Provenance, collect
 from experiments.registry import parse_methods
 from experiments.report import report_json
-from experiments.tracking import BUSY_WAIT_S, StoreLocation, TrackingStore, store_location
+from experiments.store_location import StoreLocation, store_location
+from experiments.tracking import BUSY_WAIT_S, TrackingStore
 from slob_opt.errors import InputError, TrackingError
 from slob_opt.planning.result import SolveLimits
 

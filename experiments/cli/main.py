@@ -10,7 +10,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
@@ -27,6 +27,10 @@ COMMANDS = {
     "study": "Run a study that measures the claims of the README again.",
 }
 """Each command's module (``experiments.cli.<name>``) and the first line of its help."""
+
+
+_UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
+"""What Typer raises for a wrong command line; it exports the name of this kind only."""
 
 
 class LazyGroup(TyperGroup):
@@ -108,6 +112,24 @@ def _tell(
         print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
 
 
+def usage_sentence(error: Any) -> str:
+    """Return what is wrong with a command line in one sentence, named as the option or argument is written.
+
+    Parameters
+    ----------
+    error
+        Typer's own exception.
+    """
+    param = getattr(error, "param", None)
+    message = str(error.message).removeprefix("Value error, ").rstrip(".")
+    if param is not None and message and not type(error).__name__.startswith("Missing"):
+        return f"{max(param.opts, key=len)}: {message}"
+    told = " ".join(str(error.format_message()).split()).rstrip(".")
+    told = told[:1].lower() + told[1:]
+    path = "slob" if error.ctx is None else error.ctx.command_path
+    return told if told.endswith("?") else f"{told}; see {path} --help"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `slob`; ends the process with its exit code.
 
@@ -119,7 +141,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     with warnings.catch_warnings():
         warnings.showwarning = _tell
         try:
-            make_app()(args=None if argv is None else list(argv), prog_name="slob")
+            arguments = None if argv is None else list(argv)
+            code = make_app()(args=arguments, prog_name="slob", standalone_mode=False)
+        except _UsageError as error:
+            is_help = type(error).__name__ == "NoArgsIsHelpError"  # no arguments at all: the list of commands
+            print(error if is_help else f"slob: {usage_sentence(error)}", file=sys.stderr)
+            sys.exit(2)
+        except typer.Abort:
+            print("slob: stopped", file=sys.stderr)
+            sys.exit(1)
         except SlobError as error:
             print(f"slob: {error}", file=sys.stderr)
             sys.exit(2)
@@ -127,6 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             where = f" {error.filename}" if error.filename else ""
             print(f"slob: can't read or write{where}: {error.strerror or error}", file=sys.stderr)
             sys.exit(2)
+    if code:
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,15 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.number_options import (
+    MAX_IN_FLIGHT,
+    MAX_MICRO_BATCHES,
+    MAX_SEED,
+    MAX_TOKENS,
+    MAX_WORKERS,
+    number,
+    whole,
+)
 from slob_opt.errors import InputError
 from slob_opt.planning.result import SolveLimits
 from slob_opt.units import parse_bytes
@@ -49,6 +58,14 @@ def _option(*names: str, panel: str, text: str, **more: object) -> object:
     return typer.Option(*names, help=text, rich_help_panel=panel, **more)  # type: ignore[arg-type]  # Any in typer
 
 
+def _whole(*names: str, panel: str, text: str, least: int, most: int) -> object:
+    return _option(*names, panel=panel, text=text, parser=whole(least, most), metavar="<int>")
+
+
+def _number(*names: str, panel: str, text: str, **limits: float) -> object:
+    return _option(*names, panel=panel, text=text, parser=number(**limits), metavar="<float>")
+
+
 Cluster = Annotated[str, _option("--cluster", "-c", panel=_PROBLEM, text="Cluster: catalogue id or file.")]
 Model = Annotated[
     str, _option("--model", "-m", panel=_PROBLEM, text="Model: catalogue id, file, or folder with a config.json.")
@@ -65,11 +82,21 @@ Suite = Annotated[
 Traffic = Annotated[
     str | None, _option("--traffic", panel=_PROBLEM, text="Traffic file; the token options override its lengths.")
 ]
-PromptTokens = Annotated[int | None, _option("--prompt-tokens", panel=_PROBLEM, text="Mean prompt length.")]
-OutputTokens = Annotated[int | None, _option("--output-tokens", panel=_PROBLEM, text="Mean output length.")]
+PromptTokens = Annotated[
+    int | None, _whole("--prompt-tokens", panel=_PROBLEM, text="Mean prompt length.", least=1, most=MAX_TOKENS)
+]
+OutputTokens = Annotated[
+    int | None, _whole("--output-tokens", panel=_PROBLEM, text="Mean output length.", least=1, most=MAX_TOKENS)
+]
 ContextTokens = Annotated[
     int | None,
-    _option("--context-tokens", panel=_PROBLEM, text="KV tokens to hold per sequence; default prompt + output."),
+    _whole(
+        "--context-tokens",
+        panel=_PROBLEM,
+        text="KV tokens to hold per sequence; default prompt + output.",
+        least=1,
+        most=MAX_TOKENS,
+    ),
 ]
 ObjectiveOption = Annotated[
     ObjectiveName,
@@ -78,11 +105,18 @@ ObjectiveOption = Annotated[
     ),
 ]
 InFlight = Annotated[
-    int | None, _option("--in-flight", "-k", panel=_PROBLEM, text="K of the interval objective.", min=1)
+    int | None,
+    _whole("--in-flight", "-k", panel=_PROBLEM, text="K of the interval objective.", least=1, most=MAX_IN_FLIGHT),
 ]
 MaxMicroBatches = Annotated[
     int | None,
-    _option("--max-micro-batches", panel=_PROBLEM, text="Largest K of the throughput objective; default 16.", min=1),
+    _whole(
+        "--max-micro-batches",
+        panel=_PROBLEM,
+        text="Largest K of the throughput objective; default 16.",
+        least=1,
+        most=MAX_MICRO_BATCHES,
+    ),
 ]
 MaxInterval = Annotated[
     str | None,
@@ -94,13 +128,22 @@ MaxInFlight = Annotated[
     str | None,
     _option("--max-in-flight", panel=_PROBLEM, text="Most sequences per pipeline, or none; default: the traffic's."),
 ]
-WeightBits = Annotated[float | None, _option("--weight-bits", panel=_COST, text="Bits per stored weight.")]
-KvBits = Annotated[float | None, _option("--kv-bits", panel=_COST, text="Bits per KV element.")]
+WeightBits = Annotated[
+    float | None, _number("--weight-bits", panel=_COST, text="Bits per stored weight.", above=0, most=64)
+]
+KvBits = Annotated[float | None, _number("--kv-bits", panel=_COST, text="Bits per KV element.", above=0, most=64)]
 KvModeOption = Annotated[
     KvMode | None, _option("--kv-mode", panel=_COST, text="safe: sliding-window layers reserve the full context.")
 ]
 MemoryUtilization = Annotated[
-    float | None, _option("--memory-utilization", panel=_COST, text="Share of a card's memory to use; default 0.92.")
+    float | None,
+    _number(
+        "--memory-utilization",
+        panel=_COST,
+        text="Share of a card's memory to use; default 0.92.",
+        above=0,
+        most=1,
+    ),
 ]
 BatchGrid = Annotated[
     str | None, _option("--batch-grid", panel=_COST, text="Micro-batch sizes to choose from, as 1,2,4,8.")
@@ -112,13 +155,23 @@ Tp = Annotated[
 Methods = Annotated[
     str | None, _option("--methods", panel=_SEARCH, text="Methods, comma-separated, or all (those worth starting).")
 ]
-TimeLimit = Annotated[float, _option("--time-limit", panel=_SEARCH, text="Seconds per method; 0 is no limit.", min=0)]
+TimeLimit = Annotated[float, _number("--time-limit", panel=_SEARCH, text="Seconds per method; 0 is no limit.", least=0)]
 MemoryLimit = Annotated[
     str | None, _option("--memory-limit", panel=_SEARCH, text="Memory of a solver process, as 4GiB.")
 ]
-Seed = Annotated[int, _option("--seed", panel=_SEARCH, text="Seed of whatever is random.", min=0)]
+Seed = Annotated[int, _whole("--seed", panel=_SEARCH, text="Seed of whatever is random.", least=0, most=MAX_SEED)]
 Workers = Annotated[
-    int, _option("--workers", panel=_SEARCH, text="Threads of a solver; one keeps runs repeatable.", min=1)
+    int,
+    _whole(
+        "--workers",
+        panel=_SEARCH,
+        text="Threads of a solver; one keeps runs repeatable.",
+        least=1,
+        most=MAX_WORKERS,
+    ),
+]
+Processes = Annotated[
+    int, _whole("--workers", panel=_SEARCH, text="Processes that run at a time.", least=1, most=MAX_WORKERS)
 ]
 Format = Annotated[OutputFormat, _option("--format", panel=_OUTPUT, text="table for people, json for programs.")]
 ShowConfig = Annotated[

@@ -14,7 +14,7 @@ from experiments.layer_map import LayerMap, LayerRow, colour
 from experiments.left_out import summarise
 from experiments.what_if import WhatIf
 from slob_opt.planning.evaluate import format_gib
-from slob_opt.planning.result import OPTIMALITY_TOLERANCE
+from slob_opt.planning.result import OPTIMALITY_TOLERANCE, Status
 from slob_opt.problem.placement import Placement
 
 
@@ -148,9 +148,17 @@ def comparison_table(comparison: Comparison) -> Table:
             seconds_text(result.elapsed_s),
             format_gib(layers.min_headroom_bytes) if layers is not None and has_rows else "–",
             _used_cards(result.placement),
-            result.status.value + ("" if outcome.has_plan or result.placement is None else " (plan is not valid)"),
+            result.status.value + _status_note(outcome),
         )
     return table
+
+
+def _status_note(outcome: MethodOutcome) -> str:
+    """What the status alone does not say: a plan that breaks something, or a search that had too little memory."""
+    if outcome.result.placement is not None and not outcome.has_plan:
+        return " (plan is not valid)"
+    is_open = outcome.result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    return " (memory limit)" if is_open and outcome.met_memory_limit else ""
 
 
 def _used_cards(placement: Placement | None) -> str:

@@ -15,8 +15,9 @@ from experiments.cli.environment import tracking_uri
 from experiments.compare_output import write_json
 from experiments.registry import STUDIES, load_target, nearest
 from experiments.run_record import RowTable, RunRecord, flatten
+from experiments.store_location import store_location
 from experiments.study_contract import StudyOptions, StudySummary
-from experiments.tracking import TrackingStore, store_location
+from experiments.tracking import TrackingStore
 from slob_opt.errors import InputError, TrackingError
 
 
@@ -24,7 +25,7 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
     name: Annotated[str, typer.Argument(help=f"Which study: {', '.join(STUDIES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer instances; within two minutes on two cores.")] = False,
     seed: opt.Seed = 0,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that run at a time.", min=1)] = 1,
+    workers: opt.Processes = 1,
     format: opt.Format = opt.OutputFormat.TABLE,
     out: opt.OutFolder = None,
     no_track: opt.NoTrack = False,

@@ -169,6 +169,8 @@ def build_table(
         return_bytes=return_bytes.astype(np.int64),
         nic_bytes_per_s=nic_bytes_per_s,
         kv_mode=options.kv_mode,
+        weight_bits=None if any(layer.weight_bytes is not None for layer in distinct) else float(model.weight_bits),
+        logits_bytes=np.array([memory.logits_bytes(model, s.num_sequences) for s in shapes], np.int64),
     )
 
 

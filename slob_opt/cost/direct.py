@@ -58,6 +58,7 @@ def direct_table(
     bytes_per_s: float = 1e9,
     pair_links: Sequence[Sequence[tuple[float, float]]] | None = None,
     nodes: Sequence[int] | None = None,
+    weight_bits: float | None = 16,
 ) -> CostTable:
     """Return a cost table from plain numbers.
 
@@ -81,6 +82,8 @@ def direct_table(
         (D, D) pairs (bytes/s, latency in s) instead of the one link.
     nodes
         (D,) node index of each device; ``None`` puts each device on its own node.
+    weight_bits
+        Bits that a weight of the layers is stored in; ``None`` when that is not known.
 
     Raises
     ------
@@ -155,4 +158,5 @@ def direct_table(
         hop_bytes=hop_bytes,
         return_bytes=return_bytes,
         nic_bytes_per_s=np.full(int(device_nodes.max()) + 1, np.inf),
+        weight_bits=weight_bits,
     )

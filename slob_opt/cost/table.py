@@ -8,7 +8,8 @@ in integer ticks works with the very same numbers.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,9 @@ IntArray = NDArray[np.int64]
 
 TICK_S = 2.0**-30
 """Resolution of every time in a table, seconds."""
+
+_FOR_PEOPLE = frozenset({"weight_bits", "logits_bytes"})
+"""Fields that only texts are made from."""
 
 
 def to_ticks(seconds: float) -> int:
@@ -85,6 +89,11 @@ class CostTable:
         (number of nodes,) float64, capacity of a node's network card per direction; ``inf`` where links are dedicated.
     kv_mode
         ``"safe"`` reserves the full context for sliding-window layers, ``"tight"`` only the window.
+    weight_bits
+        Bits that a weight is stored in; ``None`` when bytes were given that no bits stand behind. Told to people: no
+        plan and no fingerprint depends on it.
+    logits_bytes
+        (R,) int64, bytes of `head_bytes` that are no weights; ``None`` when not known. Told to people, as above.
     """
 
     device_names: tuple[str, ...]
@@ -113,6 +122,8 @@ class CostTable:
     return_bytes: IntArray
     nic_bytes_per_s: FloatArray
     kv_mode: str = "safe"
+    weight_bits: float | None = None
+    logits_bytes: IntArray | None = None
 
     def __post_init__(self) -> None:
         rows, classes, layers = self.layer_s.shape
@@ -127,6 +138,10 @@ class CostTable:
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
                 raise InputError(f"{name} has shape {getattr(self, name).shape}, expected {shape}")
+        if self.logits_bytes is not None and self.logits_bytes.shape != (rows,):
+            raise InputError(f"logits_bytes has shape {self.logits_bytes.shape}, expected {(rows,)}")
+        if self.weight_bits is not None and self.weight_bits <= 0:
+            raise InputError(f"weight_bits is {self.weight_bits}, expected above zero")
         if len(self.batch_sizes) != rows or self.batch_sizes[0] != 1:
             raise InputError("batch_sizes needs one entry a row, the first being 1")
         if len(self.device_cards) != devices or len(self.class_names) != classes:
@@ -140,6 +155,31 @@ class CostTable:
                     if np.any(value != quantise(value)):
                         raise InputError(f"{item.name} has times that are no multiple of 2^-30 s; use quantise()")
                 value.setflags(write=False)
+
+    def with_weight_bits(self, bits: int) -> CostTable | None:
+        """Return the table with the bytes that weights of `bits` bits take; ``None`` when today's bits are not known.
+
+        Times stay as they are. Embedding and head shrink with the layers where `logits_bytes` tells what isn't weights,
+        else they stay as well. Bytes are rounded up.
+        """
+        if self.weight_bits is None:
+            return None
+        ratio = Fraction(bits) / Fraction(self.weight_bits)
+
+        def scaled(size: IntArray) -> IntArray:
+            exact = [-(-int(x) * ratio.numerator // ratio.denominator) for x in size.flat]
+            return np.array(exact, np.int64).reshape(size.shape)
+
+        lighter = replace(self, weight_bits=float(bits), weight_bytes=scaled(self.weight_bytes))
+        if self.logits_bytes is None:
+            return lighter
+        logits = self.logits_bytes[:, None]
+        return replace(
+            lighter,
+            embed_bytes=scaled(self.embed_bytes),
+            head_bytes=scaled(self.head_bytes - logits) + logits,
+            tied_saving_bytes=scaled(self.tied_saving_bytes),
+        )
 
     @property
     def num_devices(self) -> int:
@@ -204,9 +244,11 @@ class CostTable:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all fields, hex."""
+        """SHA-256 over all fields that plans depend on, hex."""
         digest = hashlib.sha256()
         for item in fields(self):
+            if item.name in _FOR_PEOPLE:
+                continue
             value = getattr(self, item.name)
             digest.update(item.name.encode())
             is_array = isinstance(value, np.ndarray)

@@ -16,6 +16,9 @@ from slob_opt.planning.instance import PlacementInstance
 MAX_STATES = 3_000
 """Most device counts looked at in one memory check of unequal layers; above, sums of bytes are compared. Chosen."""
 
+STANDARD_WEIGHT_BITS = (8, 4)
+"""Bits per weight that checkpoints are commonly quantised to, widest first."""
+
 _STEP_BYTES = 2**20
 """Resolution of "how much more memory": 1 MiB."""
 
@@ -131,9 +134,19 @@ def _repairs(table: CostTable, row: int, memory: _Memory, sequences: int, contex
                 return _fits(table, row, replace(memory, kv=-(-memory.kv * length // tokens)), sequences)
 
             found.append(f"{tokens - _largest(is_short_enough, tokens - 1):,} less context")
-    if _fits(table, row, replace(memory, weights=-(-memory.weights // 2)), sequences):
-        found.append("8-bit weights")  # of the layers; embedding and head stay as they are
+    bits = _widest_weight_bits(table, row, sequences)
+    if bits is not None:
+        found.append(f"{bits}-bit weights")
     return found
+
+
+def _widest_weight_bits(table: CostTable, row: int, sequences: int) -> int | None:
+    """Widest standard bits per weight, below today's, with which the pipeline fits; ``None`` without one."""
+    for bits in STANDARD_WEIGHT_BITS:
+        lighter = table.with_weight_bits(bits) if table.weight_bits is not None and bits < table.weight_bits else None
+        if lighter is not None and _fits(lighter, row, _memory(lighter, row), sequences):
+            return bits
+    return None
 
 
 def _explain_time(instance: PlacementInstance) -> str:

@@ -113,6 +113,34 @@ def test_more_of_a_resource_never_costs_a_plan_anything() -> None:
     assert all(row.new_plan is None for row in rows)
 
 
+@pytest.mark.parametrize(("gbps", "is_quick"), [(400, True), (1, False)])
+def test_twice_a_quick_link_changes_nothing_and_the_table_names_what_would(gbps: int, is_quick: bool) -> None:
+    """Case P38: 16 KiB of activations a token, 64 sequences: from 400 to 800 Gb/s nothing changes, from 1 to 2 it does.
+
+    A hop of 64 tokens and their share of prefill is some 4 MB: 0.1 ms of a step of 380 ms, or 35 ms.
+    """
+    setup = set_up(ProblemOptions("lab-3", "llama-2-70b", weight_bits=4, max_interval="none"))
+    nodes = tuple(
+        replace(node, devices=tuple(replace(d, memory_bytes=96 * 2**30) for d in node.devices))
+        for node in setup.cluster.nodes
+    )
+    link = replace(setup.cluster.inter_link, bytes_per_s=gbps * 1e9 / 8)
+    setup = replace(setup, cluster=replace(setup.cluster, nodes=nodes, inter_link=link))
+    setup = replace(setup, instance=replace(setup.instance, table=setup.rebuild()))
+    plan = Placement((pipeline_of(setup.table, (0, 1), (50, 30), 1, 64),))
+    sentence = link_sentence(evaluate(setup.instance, plan))
+    assert sentence.startswith("links are not the bottleneck: they take 0.") == is_quick
+    rows = what_if(setup, plan, None, SolveLimits(), 2.0)
+    gains = {row.resource: row.same_plan_gain for row in rows}
+    gain = gains["link bandwidth +100%"]
+    assert gain is not None
+    assert (gain < 0.01) == is_quick
+    # 64 sequences with their prompts keep the arithmetic units busy; that is the row to look at first.
+    assert rows[0].resource == "FLOP/s +100%"
+    assert rows[0].same_plan_gain is not None
+    assert rows[0].same_plan_gain > 0.3
+
+
 def test_a_slow_link_is_told_as_the_bottleneck() -> None:
     """With many micro-batches a link of 1 MB/s is busier than any stage."""
     setup = set_up(ProblemOptions("lab-3", "llama-2-7b"))

@@ -17,7 +17,7 @@ from slob_opt.errors import InputError
 
 
 def test_metric_names_are_a_closed_list() -> None:
-    """64 devices with 40 figures each would make 2,560 names; they are refused as metrics and fit into a table."""
+    """Case M06: 64 devices with 40 figures each would make 2,560 names; refused as metrics, they fit a table."""
     with pytest.raises(InputError, match="closed list"):
         RunRecord("r", metrics=(("device_7.busy", 1.0),))
     assert len(METRIC_NAMES) < 100
@@ -40,6 +40,7 @@ def test_a_metric_is_given_once() -> None:
 
 
 def test_a_long_parameter_becomes_a_hash_and_a_text() -> None:
+    """Cases M12 and M13."""
     long = "x" * 20_000
     params, texts = RunRecord("r", params=(("ok", "1"), ("plan", long))).short_params()
     assert params[0] == ("ok", "1")

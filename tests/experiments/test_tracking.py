@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import concurrent.futures
 import multiprocessing
 import resource
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tracking_workers import history_of_200, write_from_process
 
-from experiments.run_record import RowTable, RunRecord, Series
-from experiments.tracking import PARENT_TAG, TrackingStore, check_writable, explain, store_location
-from slob_opt.errors import TrackingError
+from experiments.run_record import MAX_METRICS, METRIC_NAMES, RowTable, RunRecord, Series
+from experiments.store_location import StoreLocation, check_writable, explain, store_location
+from experiments.tracking import PARENT_TAG, TrackingStore
+from slob_opt.errors import InputError, TrackingError
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -44,6 +47,7 @@ def reopened(store: TrackingStore, busy_wait_s: float) -> TrackingStore:
 
 
 def test_a_run_holds_params_metrics_series_and_artifacts(store: TrackingStore, tmp_path: Path) -> None:
+    """Cases M12 and M13: a parameter of 20 kB is kept beside the others, which lose nothing."""
     plan = tmp_path / "plan.json"
     plan.write_text("{}", encoding="utf-8")
     record = RunRecord(
@@ -52,7 +56,7 @@ def test_a_run_holds_params_metrics_series_and_artifacts(store: TrackingStore, t
         params=(("ok", "1"), ("plan", "y" * 20_000)),
         metrics=(("objective", 12.5),),
         series=(Series("history.bound", ((0.1, 20.0), (0.2, 15.0))),),
-        tables=(RowTable("requests.csv", ("id", "ttft_s"), tuple((i, 0.1) for i in range(50_000))),),
+        texts=(("notes.txt", "short"),),
         files=(("", str(plan)),),
     )
     run_id = store.write(record)
@@ -65,12 +69,58 @@ def test_a_run_holds_params_metrics_series_and_artifacts(store: TrackingStore, t
     assert run.data.metrics == {"objective": 12.5, "history.bound": 15.0}
     assert [m.value for m in store.client.get_metric_history(run_id, "history.bound")] == [20.0, 15.0]
     artifacts = {a.path for a in store.client.list_artifacts(run_id)}
-    assert artifacts == {"params", "plan.json", "requests.csv"}
+    assert artifacts == {"params", "plan.json", "notes.txt"}
     text = Path(store.client.download_artifacts(run_id, "params/plan.txt", str(tmp_path)))
     assert text.read_text(encoding="utf-8") == "y" * 20_000
 
 
+@pytest.mark.parametrize("num_series", [1, 2])
+def test_many_rows_are_one_file_and_few_points(store: TrackingStore, tmp_path: Path, num_series: int) -> None:
+    """Case M05: 50,000 requests are 50,000 lines of one artifact; the store itself gets 200 points of the run."""
+    points = tuple((i * 1e-3, float(i)) for i in range(50_000))
+    names = ("history.bound", "history.incumbent")[:num_series]
+    record = RunRecord(
+        "many",
+        metrics=(("objective", 1.0), ("wall_s", 50.0)),
+        series=tuple(Series(name, points) for name in names),
+        tables=(RowTable("requests.csv", ("id", "ttft_s"), tuple((i, i / 8) for i in range(50_000))),),
+    )
+    run_id = store.write(record)
+    stored = [store.client.get_metric_history(run_id, name) for name in store.client.get_run(run_id).data.metrics]
+    assert {history[0].key for history in stored} == {"objective", "wall_s", *names}
+    assert sum(len(history) for history in stored) <= MAX_METRICS == 200
+    for name in names:
+        kept = store.client.get_metric_history(run_id, name)
+        assert len(kept) >= 50
+        assert {kept[0].value, kept[-1].value} == {0.0, 49_999.0}
+    assert [a.path for a in store.client.list_artifacts(run_id)] == ["requests.csv"]
+    text = Path(store.client.download_artifacts(run_id, "requests.csv", str(tmp_path))).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert len(lines) == 50_001
+    assert (lines[0], lines[1], lines[-1]) == ("id,ttft_s", "0,0.0", "49999,6249.875")
+
+
+def test_figures_of_each_device_are_rows_and_never_metric_names(store: TrackingStore, tmp_path: Path) -> None:
+    """Case M06: 64 devices with 40 figures each add nothing to the store's metrics."""
+    with pytest.raises(InputError, match="closed list"):
+        RunRecord("wide", metrics=tuple((f"gpu{g}.figure{f}", 1.0) for g in range(64) for f in range(40)))
+    rows = tuple((g, f"figure{f}", g / 4 + f) for g in range(64) for f in range(40))
+    run_id = store.write(
+        RunRecord(
+            "wide",
+            metrics=(("objective", 1.0),),
+            tables=(RowTable("devices.csv", ("device", "figure", "value"), rows),),
+        )
+    )
+    assert set(store.client.get_run(run_id).data.metrics) == {"objective"}
+    path = Path(store.client.download_artifacts(run_id, "devices.csv", str(tmp_path)))
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 1 + 64 * 40
+    known = {name for run in store.client.search_runs([store.experiment_id]) for name in run.data.metrics}
+    assert known <= METRIC_NAMES
+
+
 def test_children_are_in_the_parents_experiment(store: TrackingStore) -> None:
+    """Case M11."""
     parent = store.start(RunRecord("parent"))
     child = store.write(RunRecord("child"), parent_run_id=parent)
     store.append(parent, RunRecord("parent", tags=(("done", "yes"),), metrics=(("wall_s", 1.0),)))
@@ -88,6 +138,7 @@ def test_a_failed_run_is_marked(store: TrackingStore) -> None:
 
 
 def test_threads_share_no_active_run(store: TrackingStore) -> None:
+    """Case M08."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         run_ids = list(pool.map(lambda i: store.write(history_of_200(i)), range(8)))
     assert mlflow.active_run() is None
@@ -96,8 +147,24 @@ def test_threads_share_no_active_run(store: TrackingStore) -> None:
         assert len(store.client.get_metric_history(run_id, "history.bound")) == 200
 
 
+def test_no_code_of_ours_uses_the_run_that_all_threads_share() -> None:
+    """Case M08: functions of the module `mlflow` itself act on one run for the process; only its client is used."""
+    root = Path(__file__).resolve().parents[2]
+    found = []
+    for package in ("slob_opt", "solvers", "runtime", "experiments"):
+        for path in sorted((root / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "mlflow":
+                    found.append(f"{path.relative_to(root)}:{node.lineno} mlflow.{node.attr}")
+                if isinstance(node, ast.ImportFrom) and node.module == "mlflow":
+                    found += [f"{path.relative_to(root)}:{node.lineno} mlflow.{alias.name}" for alias in node.names]
+    fluent = {"start_run", "end_run", "active_run", "set_experiment", "set_tag", "set_tags", "autolog"}
+    assert [f for f in found if f.rpartition(".")[2] in fluent or ".log_" in f] == []
+    assert (root / "experiments" / "tracking.py").is_file()
+
+
 def test_workers_hand_back_records_and_the_parent_stores_all_points(store: TrackingStore) -> None:
-    """Eight processes with 200 metrics each; a worker needs no MLflow for that."""
+    """Case M01: eight processes with 200 metrics each; a worker needs no MLflow for that."""
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         records = list(pool.map(history_of_200, range(8)))
     run_ids = [store.write(record) for record in records]
@@ -107,7 +174,7 @@ def test_workers_hand_back_records_and_the_parent_stores_all_points(store: Track
 
 @pytest.mark.slow
 def test_eight_processes_may_write_to_one_store(tmp_path: Path) -> None:
-    """The store and its experiment are created once before; then nobody waits for tables or loses points."""
+    """Cases M01 and M02: store and experiment are created once before; then nobody waits for tables or loses points."""
     first = TrackingStore.open(store_location(tmp_path), "shared")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlflow.tracking"])  # imported once for all eight
@@ -179,15 +246,50 @@ def test_an_unusable_folder_is_told_in_one_sentence(tmp_path: Path) -> None:
 
 def test_a_read_only_database_is_explained() -> None:
     error = sqlite3.OperationalError("attempt to write a readonly database")
-    assert "can't be written" in explain(error, "sqlite:///x.db")
+    assert "can't be written" in explain(error, StoreLocation("sqlite:///x.db", None))
 
 
 @pytest.mark.parametrize("uri", ["file:./mlruns", "./mlruns", "file:///data/mlruns", "mlruns"])
 def test_file_stores_are_refused_with_the_command_that_moves_them(uri: str, tmp_path: Path) -> None:
+    """Case M04."""
     command = r"mlflow migrate-filestore --source .*mlruns --target sqlite:///"
     with pytest.raises(TrackingError, match=command) as caught:
         store_location(tmp_path, uri)
     assert "\n" not in str(caught.value)
+
+
+def test_runs_of_a_file_store_can_be_moved_by_that_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case M04: a run copied from a cluster, by the very words of the message, is there with its figures."""
+    run = tmp_path / "mlruns" / "123456789012345678" / ("0" * 31 + "1")
+    for folder in ("artifacts", "metrics", "params", "tags"):
+        (run / folder).mkdir(parents=True)
+    (run.parent / "meta.yaml").write_text(
+        f"artifact_location: {run.parent}\ncreation_time: 1700000000000\nexperiment_id: '123456789012345678'\n"
+        "last_update_time: 1700000000000\nlifecycle_stage: active\nname: from-the-cluster\n",
+        encoding="utf-8",
+    )
+    (run / "meta.yaml").write_text(
+        f"artifact_uri: {run / 'artifacts'}\nend_time: 1700000001000\nentry_point_name: ''\n"
+        f"experiment_id: '123456789012345678'\nlifecycle_stage: active\nrun_id: {run.name}\nrun_name: old\n"
+        "source_name: ''\nsource_type: 4\nsource_version: ''\nstart_time: 1700000000000\nstatus: 3\ntags: []\n"
+        "user_id: someone\n",
+        encoding="utf-8",
+    )
+    (run / "metrics" / "objective").write_text("1700000000500 12.5 0\n", encoding="utf-8")
+    (run / "params" / "seed").write_text("3", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrackingError) as caught:
+        store_location(tmp_path, f"file:{tmp_path}/mlruns")
+    words = str(caught.value).rpartition("move it with: mlflow ")[2].partition(" and set ")
+    told = words[0].split()
+    from mlflow.cli import cli
+
+    answer = CliRunner().invoke(cli, [*told, "--no-progress"])
+    assert answer.exit_code == 0, answer.output
+    target = words[2].removeprefix("MLFLOW_TRACKING_URI=")
+    moved = TrackingStore.open(store_location(tmp_path / "new", target), "from-the-cluster")
+    (found,) = moved.client.search_runs([moved.experiment_id])
+    assert (found.info.run_name, found.data.metrics, found.data.params) == ("old", {"objective": 12.5}, {"seed": "3"})
 
 
 def test_the_default_store_is_a_database_in_the_folder(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from slob_builders import fast_and_slow
 from slob_opt.errors import SolverUnavailable
 from slob_opt.problem.placement import Pipeline, Placement, Stage
 from solvers.backend import BackendLimits, Ending
-from solvers.child_process import run_in_child
-from solvers.messages import Backend, Bounded, Built, Finished, Found, Job, Message, Started, Unavailable
+from solvers.child_process import ChildReport, run_in_child
+from solvers.messages import OUT_OF_MEMORY, Backend, Bounded, Built, Finished, Found, Job, Message, Started, Unavailable
 
 PLAN = Placement((Pipeline((Stage((0,), 0, 32),), 1, 1),))
 BEFORE: list[Message] = [Started("0"), Built(1, 2, 3, 4.0, 2.0**-30), Found(PLAN), Bounded(0.01)]
@@ -79,6 +79,28 @@ def test_real_process_reports_times_and_size(backend: Backend) -> None:
     assert min(report.start_s, report.build_s, report.solve_s) >= 0.0
     assert report.start_s > 0.0
     assert report.solver_version
+
+
+@pytest.mark.parametrize(
+    ("report", "memory_bytes", "sentence"),
+    [
+        (ChildReport(finished=Finished(Ending.FINISHED, "Optimal")), 2**30, ""),
+        (ChildReport(finished=Finished(Ending.INFEASIBLE, "Infeasible")), 2**30, ""),
+        (ChildReport(finished=Finished(Ending.LIMIT, "TimeLimit")), 2**30, "stopped by a limit"),
+        (ChildReport(was_killed=True), None, "stopped by a limit"),
+        (ChildReport(finished=Finished(Ending.LIMIT, OUT_OF_MEMORY, "too little")), 2**30, "too little"),
+        (ChildReport(finished=Finished(Ending.FAILED, "refused", "too large")), None, "too large"),
+        (ChildReport(exit_code=-6), None, "the solver's process died with code -6"),
+        (
+            ChildReport(exit_code=-6),
+            2**30,
+            "the solver's process died with code -6; its memory limit of 1GiB may be too small",
+        ),
+    ],
+)
+def test_why_a_run_stopped_is_one_sentence(report: ChildReport, memory_bytes: int | None, sentence: str) -> None:
+    assert report.why_stopped(memory_bytes) == sentence
+    assert report.met_memory_limit == (sentence == "too little")
 
 
 def test_memory_cap_too_small_to_start_in_ends_in_words() -> None:

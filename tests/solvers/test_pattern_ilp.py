@@ -141,6 +141,34 @@ def fourteen_cards() -> PlacementInstance:
     return PlacementInstance(table, ThroughputObjective(4, 0.2, 8))
 
 
+def of_catalogue(cluster: str, objective: IntervalObjective | ThroughputObjective) -> PlacementInstance:
+    """Llama-2-13B on a bundled cluster."""
+    return PlacementInstance(
+        build_table(catalogue.cluster(cluster), catalogue.model("llama-2-13b"), TrafficProfile()), objective
+    )
+
+
+@pytest.mark.parametrize(
+    ("route", "instance"),
+    [
+        ("patterns", of_catalogue("lab-3", ThroughputObjective(4))),
+        ("layer program", of_catalogue("lab-3", IntervalObjective(4))),
+        ("subsets", of_catalogue("nvlink-pairs-2", ThroughputObjective(4))),
+        ("blocks", fourteen_cards()),
+    ],
+)
+def test_a_memory_limit_that_stops_the_solver_is_told_by_every_route(route: str, instance: PlacementInstance) -> None:
+    result = PatternIlpPlanner().solve(instance, limits=SolveLimits(memory_bytes=2**20))
+    assert dict(result.details)["route"] == route
+    assert result.status in (Status.UNKNOWN, Status.FEASIBLE)
+    assert dict(result.details)["met_memory_limit"] is True
+    told = (
+        "the memory limit of 1MiB is too small to start the solver in; raise it",
+        "the solver reached its memory limit of 1MiB; raise it",
+    )
+    assert result.message.startswith(told), result.message
+
+
 @pytest.mark.usefixtures("no_process")
 def test_fourteen_cards_in_nodes_are_solved_by_blocks() -> None:
     instance = fourteen_cards()

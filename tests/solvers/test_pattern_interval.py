@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,6 +57,21 @@ def searched(source: IntervalModels) -> list[BackendAnswer]:
     return answers
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_without_any_pipeline_the_first_program_says_so(seed: int) -> None:
+    """Cards of one layer each and more layers than cards."""
+    instance = random_instance(seed, 3, 6, objective="interval", is_uniform=True, is_identical=True)
+    table = instance.table
+    one_layer = table.workspace_bytes.max() + table.weight_bytes.max() + 8 * table.kv_bytes.max()
+    short = replace(table, capacity_bytes=np.full(table.num_classes, one_layer, np.int64))
+    problem = pattern_problem(replace(instance, table=short))
+    source = source_of(problem)
+    answers = searched(source)
+    assert not np.isfinite(several(problem))
+    assert [a.ending for a in answers] == [Ending.INFEASIBLE]
+    assert (source.state(answers).interval, source.state(answers).found) == (None, None)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_search_finds_the_shortest_interval(seed: int) -> None:
     instance = random_instance(
@@ -66,10 +82,7 @@ def test_the_search_finds_the_shortest_interval(seed: int) -> None:
     answers = searched(source)
     exact, state = several(problem), source.state(answers)
     assert state.interval is None
-    if not np.isfinite(exact):
-        assert [a.ending for a in answers] == [Ending.INFEASIBLE]
-        assert state.found is None
-        return
+    assert np.isfinite(exact)
     assert state.high == exact
     assert exact * (1 - 1e-8) - 1 <= state.low <= exact
     for end in range(len(answers)):  # what is known half-way never excludes the answer

@@ -18,7 +18,7 @@ from slob_opt.problem.placement import Pipeline, Placement, Stage
 from solvers import planners
 from solvers.backend import Ending
 from solvers.child_process import ChildReport
-from solvers.messages import Finished, Job
+from solvers.messages import OUT_OF_MEMORY, Finished, Job
 from solvers.planners import CpSatPlanner, IlpPlanner
 
 PLANNERS = [IlpPlanner(), CpSatPlanner(deterministic_s=30.0)]
@@ -205,6 +205,18 @@ def test_too_large_a_model_is_refused_and_the_incumbent_kept(
     assert result.status is Status.FEASIBLE
     assert result.placement == WHOLE_ON_SLOW
     assert "group equal GPUs" in result.message
+    assert dict(result.details)["met_memory_limit"] is True
+
+
+@pytest.mark.parametrize("planner", PLANNERS, ids=ids)
+def test_a_run_that_met_its_memory_limit_says_so(
+    planner: IlpPlanner | CpSatPlanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = Finished(Ending.LIMIT, OUT_OF_MEMORY, "the solver reached its memory limit of 1GiB; raise it")
+    fake(monkeypatch, lambda job: ChildReport(finished=finished))
+    result = planner.solve(fast_and_slow().instance, limits=SolveLimits(memory_bytes=2**30))
+    assert result.message == finished.reason
+    assert dict(result.details)["met_memory_limit"] is True
 
 
 @pytest.mark.usefixtures("needs_solvers")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.run_record import RunRecord, Series
-from experiments.tracking import TrackingStore, store_location
+from experiments.store_location import store_location
+from experiments.tracking import TrackingStore
 
 
 def history_of_200(index: int) -> RunRecord:

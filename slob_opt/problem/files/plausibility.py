@@ -6,10 +6,14 @@ import warnings
 
 from slob_opt.errors import PlausibilityWarning
 from slob_opt.problem.catalogue import GpuFacts
-from slob_opt.units import SpelledFloat, format_bytes, format_flops, format_rate, format_seconds
+from slob_opt.units import SpelledFloat, SpelledInt, format_bytes, format_flops, format_rate, format_seconds
 
 NIC_GBPS = (1, 2.5, 5, 10, 20, 25, 40, 50, 56, 100, 200, 400, 800)
 """Rates that network cards are sold with, Gb/s."""
+
+CARD_GB = (4, 6, 8, 10, 11, 12, 16, 20, 22, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
+"""Memory that GPUs are sold with: the label says GB, the card has as many GiB. Those of the catalogue, and consumer,
+workstation and data-centre cards that it lacks (data sheets, 2016 to 2025)."""
 
 
 def warn(message: str, *, file: str, key: str) -> None:
@@ -29,11 +33,15 @@ def check_memory(memory_bytes: int, facts: GpuFacts | None, *, file: str, key: s
         elif memory_bytes > nominal:
             text = f"{format_bytes(memory_bytes)} is above the nominal {gib}GiB of {facts.id}"
             warn(text, file=file, key=key)
+        elif _is_label(memory_bytes):
+            _warn_of_label(memory_bytes, file, key)
         elif memory_bytes < nominal // 20:
             text = f"{format_bytes(memory_bytes)} is far below the nominal {gib}GiB of {facts.id}"
             warn(text, file=file, key=key)
     elif memory_bytes > 400 * 2**30:
         warn(f"{format_bytes(memory_bytes)} is more than any single GPU has (288GiB)", file=file, key=key)
+    elif _is_label(memory_bytes):
+        _warn_of_label(memory_bytes, file, key)
     elif memory_bytes < 2**29:
         warn(f"{format_bytes(memory_bytes)} is less than any GPU for LLMs has (a few GiB)", file=file, key=key)
 
@@ -95,6 +103,21 @@ def check_bus(bytes_per_s: float, latency_s: float, *, file: str, key: str) -> N
 def _is_bits(rate: float) -> bool:
     """Whether a rate was written in bits."""
     return isinstance(rate, SpelledFloat) and "b" in rate.text
+
+
+def _is_label(memory_bytes: int) -> bool:
+    """Whether a memory was written in GB (10^9 bytes) with a number that stands on cards' labels."""
+    is_decimal = isinstance(memory_bytes, SpelledInt) and memory_bytes.text.endswith("GB")
+    return is_decimal and any(memory_bytes == size * 10**9 for size in CARD_GB)
+
+
+def _warn_of_label(memory_bytes: int, file: str, key: str) -> None:
+    size = memory_bytes // 10**9
+    text = (
+        f"{format_bytes(memory_bytes)} is taken as {memory_bytes / 2**30:.2f}GiB, but a card sold as {size} GB has "
+        f"{size}GiB; write {size}GiB if that's meant, else {size}000MB"
+    )
+    warn(text, file=file, key=key)
 
 
 def _shown(rate: float) -> str:

@@ -146,6 +146,24 @@ def test_a_store_that_is_locked_from_the_start_costs_no_time(
     assert not (out / "report.json").exists()
 
 
+@pytest.mark.parametrize("method", ["pattern-ilp", "ilp"])
+def test_a_memory_limit_that_stops_a_method_is_told_in_table_and_report(
+    method: str, slob: Slob, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    """pattern-ilp can't start its solver in so little, ilp does not try to."""
+    pytest.importorskip("highspy", reason="highspy is not installed: pip install 'slob[exact]'")
+    argv = ("compare", *tiny, "--methods", method, "--memory-limit", "1MiB", "--out", tmp_path / "o", "--no-track")
+    answer = slob(*argv)
+    assert answer.code == 1, "there is no plan"
+    row = next(line for line in answer.out.splitlines() if line.startswith(f"{method}  "))
+    assert row.rstrip().endswith("UNKNOWN (memory limit)")
+    report = json.loads((tmp_path / "o" / "report.json").read_text(encoding="utf-8"))
+    (told,) = report["instances"][0]["methods"]
+    assert told["met_memory_limit"] is True
+    assert "limit of 1" in told["message"]
+    assert f"{method}: {told['message']}" in " ".join(answer.out.split())
+
+
 class LockedStore:
     """A store that gets locked while methods run."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from experiments import registry
 from experiments.cli.main import COMMANDS, load_command
+from experiments.cli.number_options import number, whole
 from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.result import SolveLimits, SolveResult, Status
 from slob_opt.problem.placement import Placement
@@ -100,6 +103,7 @@ CASES = [
 def test_every_option_changes_the_recorded_configuration(
     command: str, name: str, slob: Slob, tiny: tuple[str, ...], traffic: str
 ) -> None:
+    """Case O27."""
     assert name in CHANGES, f"option {name} of {command} is new: say here what it changes"
     change, beside = CHANGES[name]
     if command == "study":
@@ -150,6 +154,7 @@ class Spy:
 
 
 def test_limits_and_bits_reach_the_solver(slob: Slob, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case O27."""
     entry = registry.PlannerEntry("even", f"{__name__}:Spy", "baseline", "a spy")
     monkeypatch.setitem(registry.PLANNERS, "even", entry)
     monkeypatch.setattr(registry, "load_target", lambda target: Spy)
@@ -181,7 +186,11 @@ def test_limits_and_bits_reach_the_solver(slob: Slob, tiny: tuple[str, ...], mon
         (("--tp", "2"), "--tp 2: the largest node of cluster tiny has 1 equal card"),
         (("--memory-limit", "4"), "--memory-limit: found '4' without a unit"),
         (("--methods", "parametrik"), "no planner 'parametrik'; did you mean 'parametric'?"),
-        (("--memory-utilization", "1.5"), "memory_utilization is 1.5"),
+        (("--max-in-flight", "0"), "--max-in-flight is '0', expected a whole number from 1 or none"),
+        (("--in-flight", "0"), "--in-flight: found '0', expected a whole number from 1 to 65,536"),
+        (("--memory-utilization", "1.5"), "--memory-utilization: found '1.5', expected a number above 0 and at most 1"),
+        (("--time-limit", "nan"), "--time-limit: found 'nan', expected a number of at least 0"),
+        (("--objective", "lat"), "--objective: 'lat' is not one of 'latency', 'interval', 'throughput'"),
     ],
 )
 def test_an_option_without_effect_or_sense_is_refused(
@@ -192,6 +201,72 @@ def test_an_option_without_effect_or_sense_is_refused(
     assert answer.out == ""
     assert sentence in answer.err
     assert len(answer.err.strip().splitlines()) == 1
+
+
+def numeric_options(command: str) -> list[tuple[str, bool]]:
+    """(Option, whether it is whole) of a command, by the types of its parameters."""
+    module = importlib.import_module(f"experiments.cli.{command}")
+    found = []
+    for name, hint in get_type_hints(getattr(module, command)).items():
+        kinds = set(get_args(hint) or (hint,)) - {type(None)}
+        if kinds & {int, float}:
+            found.append((f"--{name.replace('_', '-')}", int in kinds))
+    return found
+
+
+NUMERIC = [(command, option, is_whole) for command in COMMANDS for option, is_whole in numeric_options(command)]
+
+
+def test_numeric_options_are_found() -> None:
+    assert {command for command, _, _ in NUMERIC} == {"plan", "compare", "validate", "study"}
+    assert ("study", "--workers", True) in NUMERIC
+    assert ("plan", "--time-limit", False) in NUMERIC
+
+
+@pytest.mark.parametrize(("command", "option", "is_whole"), NUMERIC)
+@pytest.mark.parametrize("value", ["-1", "x", "", "nan", "inf", "1e999", "1.5", "9" * 40, "9" * 5_000])
+def test_a_number_that_an_option_can_t_take_is_one_sentence(
+    command: str, option: str, is_whole: bool, value: str, slob: Slob, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    """All in the form of the files' errors: where, what was found, what was expected."""
+    if not is_whole and (value == "1.5" or (option == "--time-limit" and value == "9" * 40)):
+        value = "-0.5"
+    first = {"study": ("gap",), "validate": (str(tmp_path / "plan.json"),)}.get(command, ())
+    answer = slob(command, *first, *(() if command == "study" else tiny), f"{option}={value}")
+    assert (answer.code, answer.out) == (2, "")
+    assert re.fullmatch(rf"slob: {option}: found '{value}', expected a (whole )?number .*\n", answer.err), answer.err
+    assert ("whole" in answer.err) == is_whole
+
+
+@pytest.mark.parametrize(
+    ("parse", "good"),
+    [
+        (whole(1, 9), {"1": 1, "9": 9, " +3 ": 3, 4: 4}),
+        (number(above=0, most=1), {"1": 1.0, "0.25": 0.25, "1e-3": 1e-3}),
+        (number(least=0), {"0": 0.0, 60.0: 60.0}),
+    ],
+)
+def test_numbers_within_limits_are_taken(parse: Callable[[object], float], good: dict[object, float]) -> None:
+    assert {text: parse(text) for text in good} == good
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        ((), "missing argument 'name'; see slob study --help"),
+        (("gap", "more"), "got unexpected extra argument(s) (more); see slob study --help"),
+        (("gap", "--nope"), "no such option: --nope"),
+        (("gap", "--seed"), "option '--seed' requires an argument"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_without_the_usage(
+    argv: tuple[str, ...], sentence: str, slob: Slob
+) -> None:
+    answer = slob("study", *argv)
+    assert answer.code == 2
+    last = answer.err.strip().splitlines()[-1]
+    assert last.startswith(f"slob: {sentence}")
+    assert "Usage" not in answer.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

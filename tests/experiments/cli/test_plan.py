@@ -30,7 +30,7 @@ def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 
 
 def test_plan_shows_plan_reasons_and_certificate(slob: Slob, tiny: tuple[str, ...]) -> None:
-    """The model fits on the fast card: latency leaves both slow cards out and says why."""
+    """Case P02. The model fits on the fast card: latency leaves both slow cards out and says why."""
     answer = slob("plan", *tiny, "--methods", "parametric", "--objective", "latency")
     assert answer.code == 0
     out = " ".join(answer.out.split())
@@ -78,7 +78,7 @@ def test_a_model_that_does_not_fit_is_infeasible_with_the_smallest_conflict(slob
 
 
 def test_a_plan_has_at_most_as_many_stages_as_layers(slob: Slob, tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    """Two layers, three cards: two work at most, and the unused ones are listed."""
+    """Cases P29 and P30. Two layers, three cards: two work at most, and the unused ones are listed."""
     model = Path(tiny[3])
     model.write_text(model.read_text(encoding="utf-8").replace("num_layers: 6", "num_layers: 2"), encoding="utf-8")
     data = json.loads(
@@ -92,7 +92,7 @@ def test_a_plan_has_at_most_as_many_stages_as_layers(slob: Slob, tmp_path: Path,
 
 
 def test_each_stage_may_have_its_own_tensor_parallel_degree(slob: Slob) -> None:
-    """4 x V100 and 2 x A100 of one published cluster: all degrees are planning devices, and stages may differ."""
+    """Case P07. 4 x V100 and 2 x A100 of one published cluster: all degrees are planning devices, stages may differ."""
     common = ("--cluster", "llmpq-8", "--model", "opt-30b", "--tp", "1,2,4", "--show-config")
     problem = json.loads(slob("plan", *common).out)["problem"]
     assert problem["cluster"]["tp_degrees"] == [1, 2, 4]
@@ -100,7 +100,7 @@ def test_each_stage_may_have_its_own_tensor_parallel_degree(slob: Slob) -> None:
 
 
 def test_what_if_says_that_links_are_not_the_bottleneck(slob: Slob, tiny: tuple[str, ...]) -> None:
-    """400 Gb/s between two nodes: doubling it changes nothing, since hops take under 1 % of the token interval."""
+    """Case P38. 400 Gb/s between nodes: more changes nothing, since hops take under 1 % of the token interval."""
     pytest.importorskip("slob_opt.slob.placement")
     cluster = Path(tiny[1])
     text = cluster.read_text(encoding="utf-8").replace("10Gbps, latency: 0.1ms", "400Gbps, latency: 5us")

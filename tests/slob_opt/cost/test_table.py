@@ -134,3 +134,27 @@ def test_fingerprint_sees_every_field():
     assert table.fingerprint == small_table().fingerprint
     assert replace(table, kv_mode="tight").fingerprint != table.fingerprint
     assert replace(table, head_bytes=table.head_bytes + 1).fingerprint != table.fingerprint
+    # What texts alone are made from changes no plan: files written before stay good.
+    assert replace(table, weight_bits=8.0).fingerprint == table.fingerprint
+    assert replace(table, logits_bytes=np.zeros(4, np.int64)).fingerprint == table.fingerprint
+
+
+def test_narrower_weights_by_hand():
+    """Halved and rounded up; ends only where it is known what of the head is no weights: 11 = 4 + 7, 7 becomes 4."""
+    table = small_table()
+    lighter = table.with_weight_bits(8)
+    assert lighter.weight_bytes.tolist() == [[5, 10, 15, 20, 25]] * 2
+    assert (lighter.embed_bytes[0], lighter.head_bytes[0, 0], lighter.tied_saving_bytes[0]) == (7, 11, 5)
+    assert lighter.weight_bits == 8
+    ends = replace(table, logits_bytes=np.full(4, 4, np.int64)).with_weight_bits(8)
+    assert (ends.embed_bytes[0], ends.head_bytes[0, 0], ends.tied_saving_bytes[0]) == (4, 4 + 4, 3)
+    assert np.array_equal(lighter.layer_s, table.layer_s)
+    assert replace(table, weight_bits=None).with_weight_bits(8) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"), [({"weight_bits": 0.0}, "weight_bits"), ({"logits_bytes": np.zeros(1)}, "logits_bytes")]
+)
+def test_senseless_facts_for_people_are_refused(changes, word):
+    with pytest.raises(InputError, match=word):
+        replace(small_table(), **changes)

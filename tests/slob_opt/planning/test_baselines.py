@@ -70,6 +70,7 @@ def test_even_counts_spare_the_last_stage() -> None:
 
 
 def test_even_split_that_breaks_memory_names_card_need_and_have() -> None:
+    """Case P04."""
     # Seven cards of 24 GB and one of 12, 90 % usable. Ten layers of 1.711 GB with the KV of 4 sequences of 4096 tokens
     # (67 MB a layer) and the head of 2.1 GB are 19.88 GB on the small card, which offers 10.8: 18.52 and 10.06 GiB.
     table = direct_table(
@@ -86,6 +87,7 @@ def test_even_split_that_breaks_memory_names_card_need_and_have() -> None:
 
 
 def test_even_uses_the_first_devices_when_layers_are_few_and_lists_the_rest() -> None:
+    """Case P29."""
     result = EvenPlanner().solve(more_devices_than_layers(2, 4).instance)
     assert _counts(result) == [[(0, 1), (1, 1)]]
     assert result.message == "unused: card-2, card-3"
@@ -101,6 +103,7 @@ def test_even_tries_replicas_for_throughput_only() -> None:
 
 
 def test_memory_shares_send_most_layers_to_the_slow_machine_with_much_memory() -> None:
+    """Case P19: what the reported planner did."""
     # 12 GB at 1 ms a layer against 264 GB at 9 ms: shares 264 / 276 and 12 / 276 of 40 layers cut at int(38.26) = 38.
     table = direct_table(
         [DirectClass("card", 1, 12 * GB, 1 * MS), DirectClass("ram", 1, 264 * GB, 9 * MS)], 40, layer_bytes=450_000_000
@@ -128,6 +131,7 @@ def test_speed_shares() -> None:
 
 
 def test_adding_a_slow_machine_makes_a_proportional_split_worse_as_users_report() -> None:
+    """Case P03: what the reported planner did."""
     # Two machines of 22 and 110 ms, then a third of 30 ms behind 0.5 ms hops: no split by shares reaches 22 ms alone.
     results = [SpeedProportionalPlanner().solve(laptops(n).instance).objective for n in (1, 2, 3)]
     assert results[0] == pytest.approx(22 * MS, rel=1e-5)
@@ -135,6 +139,7 @@ def test_adding_a_slow_machine_makes_a_proportional_split_worse_as_users_report(
 
 
 def test_greedy_filler_that_fails_is_no_proof() -> None:
+    """Case P23."""
     # Average layers of 1.33 GB: seven on each 10 GB card, so the last card gets six small ones and the 8 GB block.
     result = PetalsGreedyPlanner().solve(big_last_block().instance)
     assert result.status is Status.UNKNOWN
@@ -199,8 +204,62 @@ def test_speed_chain_balances_time_and_leaves_the_slowest_what_is_left() -> None
     assert result.objective == pytest.approx(-1 / (6 * MS), rel=1e-5)
 
 
+def test_asked_shares_of_49_and_51_per_cent_do_not_drift() -> None:
+    """Case P22: 64 layers of 5,120 rows at 49 % are 160,563 rows; cut in each layer to whole 256 they'd be 147,456.
+
+    Whole layers are the step here: 31 (158,720 rows) or 32 (163,840) of them are within one step of what was asked.
+    """
+    rows, asked = 5120, (0.49, 0.51)
+    assert 64 * (int(asked[0] * rows) // 256 * 256) == 147_456
+    assert largest_remainder(asked, 64) == [31, 33]
+    assert _memory_counts([49, 51], 64) == [32, 32]  # the ring starts with the 51: int(32.64)
+    for counts in (largest_remainder(asked, 64), _memory_counts([49, 51], 64)):
+        assert all(abs(n * rows - share * 64 * rows) <= rows for n, share in zip(counts, asked, strict=True))
+
+
+def _memory_counts(memory: list[int], num_layers: int) -> list[int]:
+    """Layers of each card when memory is in these proportions, in the order of the cards."""
+    table = direct_table(
+        [DirectClass(f"c{i}", 1, m * GB, 1 * MS) for i, m in enumerate(memory)], num_layers, layer_bytes=1
+    )
+    (pipeline,) = _counts(MemoryProportionalPlanner().solve(PlacementInstance(table, IntervalObjective(1))))
+    counts = dict(pipeline)
+    return [counts.get(i, 0) for i in range(len(memory))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=9), st.integers(1, 120))
+def test_memory_shares_carry_the_error_of_rounding_over(memory: list[int], num_layers: int) -> None:
+    """Case P22: each card, and all cards up to any one, are within one layer of the shares asked for."""
+    counts = _memory_counts(memory, num_layers)
+    assert sum(counts) == num_layers
+    order = sorted(range(len(memory)), key=lambda i: (-memory[i], i))  # the rule's own order of the ring
+    so_far = asked_so_far = 0.0
+    slack = 1 + len(memory) * num_layers * 1e-5  # shares themselves are rounded to five digits
+    for i in order:
+        asked = memory[i] / sum(memory) * num_layers
+        assert abs(counts[i] - asked) <= slack
+        so_far, asked_so_far = so_far + counts[i], asked_so_far + asked
+        assert abs(so_far - asked_so_far) <= slack
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 120))
+def test_speed_shares_stay_within_one_layer(speeds: list[int], num_layers: int) -> None:
+    """Case P22, for shares by speed."""
+    table = direct_table(
+        [DirectClass(f"c{i}", 1, 999 * GB, 1.0 / v) for i, v in enumerate(speeds)], num_layers, layer_bytes=1
+    )
+    (pipeline,) = _counts(SpeedProportionalPlanner().solve(PlacementInstance(table, IntervalObjective(1))))
+    counts = dict(pipeline)
+    assert sum(counts.values()) == num_layers
+    for i, v in enumerate(speeds):
+        assert abs(counts.get(i, 0) - v / sum(speeds) * num_layers) < 1 + 1e-5
+
+
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=9), st.integers(0, 200))
 def test_rounded_shares_sum_up_and_stay_within_one(weights: list[float], total: int) -> None:
+    """Case P22, the whole kind."""
     counts = largest_remainder(weights, total)
     assert sum(counts) == total
     for count, weight in zip(counts, weights, strict=True):

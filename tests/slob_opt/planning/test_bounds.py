@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_data import REFERENCE_DATA, why_missing
 from slob_builders import GB, MS, SOLVED, Solved, one_gigabyte_short, pair_or_group, tiny_instances
 
 from slob_opt.cost.direct import DirectClass, direct_table
@@ -28,8 +28,8 @@ from slob_opt.planning.instance import PlacementInstance
 from slob_opt.planning.objectives import IntervalObjective, ThroughputObjective
 from slob_opt.planning.result import Status
 
-HELIX = Path(__file__).resolve().parents[4] / "shared" / "data" / "helix"
-needs_helix = pytest.mark.skipif(not HELIX.is_dir(), reason="reference data of Helix is not beside the repository")
+HELIX = REFERENCE_DATA / "helix"
+needs_helix = pytest.mark.skipif(not HELIX.is_dir(), reason=why_missing("helix"))
 
 
 def _rates(model: str, mix: str, cluster: str) -> tuple[list[list[float]], int]:
@@ -42,6 +42,7 @@ def _rates(model: str, mix: str, cluster: str) -> tuple[list[list[float]], int]:
 
 @needs_helix
 def test_published_placement_is_far_below_a_chain_that_the_bound_proves_optimal() -> None:
+    """Case O28; that the best of all bounds is reported is in ``tests/experiments/test_comparison.py``."""
     # Helix, 24 nodes with Llama-2-70B: published 1289.56 tokens/s with a solver bound of 78062 (gap 5953 %).
     rates, num_layers = _rates("llama70b", "24", "single24")
     published, chain = 1289.56, speed_chain(rates, num_layers)
@@ -130,6 +131,7 @@ def test_formula_must_fit_the_objective() -> None:
 
 
 def test_memory_is_short_by_one_gigabyte() -> None:
+    """Case O09."""
     witness = memory_shortage(one_gigabyte_short().instance)
     assert witness is not None
     assert (witness.need_bytes, witness.have_bytes) == (48 * GB, 47 * GB)

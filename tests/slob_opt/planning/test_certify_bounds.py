@@ -6,6 +6,7 @@ The truth comes from the exhaustive planner, which shares no code with the check
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -44,6 +45,7 @@ from slob_opt.planning.ticks import (
     ticks_below,
     ticks_within,
 )
+from slob_opt.planning.verdict import Verdict
 from slob_opt.planning.witness import (
     CapacityWitness,
     EnumerationWitness,
@@ -105,6 +107,42 @@ def small_throughput(seed: int, *, has_pair_links: bool = False) -> PlacementIns
     return replace(instance, objective=replace(instance.objective, max_micro_batches=3))  # type: ignore[type-var]
 
 
+def threshold_checks(instance: PlacementInstance) -> list[Callable[[PlacementInstance, float | None], Verdict]]:
+    """The checks of interval bounds that suit an instance."""
+    checks: list[Callable[[PlacementInstance, float | None], Verdict]] = [check_enumeration, check_layered_threshold]
+    if instance.table.has_identical_layers:
+        checks.append(check_subset_threshold)
+    if is_exact_by_counts(instance):
+        checks.append(check_pattern_threshold)
+    return checks
+
+
+def with_less_memory(instance: PlacementInstance, missing: int) -> PlacementInstance:
+    """The instance with so many bytes less on every card."""
+    capacity = np.maximum(0, instance.table.capacity_bytes - missing)
+    return replace(instance, table=replace(instance.table, capacity_bytes=capacity))
+
+
+@pytest.mark.parametrize("has_unequal_layers", [False, True])
+@pytest.mark.parametrize("has_pair_links", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_plan_is_proven_from_the_first_byte_that_is_missing(
+    seed: int, has_pair_links: bool, has_unequal_layers: bool
+) -> None:
+    """Memory shrinks until no plan is left: proven there, and refuted with one byte more on each card."""
+    instance = random_instance(
+        seed, is_throughput=False, has_pair_links=has_pair_links, has_unequal_layers=has_unequal_layers
+    )
+    missing = next(
+        m for m in itertools.count(1)
+        if ExhaustivePlanner().solve(with_less_memory(instance, m)).status is Status.INFEASIBLE
+    )  # fmt: skip
+    short, enough = with_less_memory(instance, missing), with_less_memory(instance, missing - 1)
+    for check in threshold_checks(instance):
+        assert check(short, None).status == "verified", check
+        assert check(enough, None).status == "refuted", check
+
+
 @pytest.mark.parametrize("has_unequal_layers", [False, True])
 @pytest.mark.parametrize("has_pair_links", [False, True])
 @pytest.mark.parametrize("seed", range(8))
@@ -115,15 +153,8 @@ def test_thresholds_prove_the_optimum_and_no_tick_more(
         seed, is_throughput=False, has_pair_links=has_pair_links, has_unequal_layers=has_unequal_layers
     )
     truth = ExhaustivePlanner().solve(instance)
-    checks = [check_enumeration, check_layered_threshold]
-    if not has_unequal_layers:
-        checks.append(check_subset_threshold)
-    if is_exact_by_counts(instance):
-        checks.append(check_pattern_threshold)
-    if truth.objective is None:
-        assert {check(instance, None).status for check in checks} == {"verified"}
-        return
-    for check in checks:
+    assert truth.objective is not None
+    for check in threshold_checks(instance):
         assert check(instance, truth.objective).status == "verified", check
         assert check(instance, truth.objective - 2.0**-30).status == "verified", check
         assert check(instance, truth.objective + 2.0**-30).status == "refuted", check

@@ -4,13 +4,13 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_data import REFERENCE_DATA, why_missing
 from slob_builders import FREE_LINK, GB, MS, replicas_and_a_pair
 
 from slob_opt.cost.direct import DirectClass, direct_table
@@ -20,8 +20,8 @@ from slob_opt.planning.flow import Holding, cover_value, device_rate, flow_value
 from slob_opt.planning.split import pipeline_of
 from slob_opt.problem.placement import Pipeline, Placement, Stage
 
-HELIX = Path(__file__).resolve().parents[4] / "shared" / "data" / "helix"
-needs_helix = pytest.mark.skipif(not HELIX.is_dir(), reason="reference data of Helix is not beside the repository")
+HELIX = REFERENCE_DATA / "helix"
+needs_helix = pytest.mark.skipif(not HELIX.is_dir(), reason=why_missing("helix"))
 
 
 @cache
@@ -179,6 +179,7 @@ def _replicated(split: int) -> Placement:
 
 
 def test_a_stage_replicated_on_two_slow_cards_feeds_one_fast_card() -> None:
+    """Case P06."""
     # V100: 2 ms a layer, two of them share [0, a); A100: 0.8 ms a layer. Time between tokens max(2a / 2, 0.8 (40 - a)):
     # 18.0 ms at a = 18 (22 * 0.8 = 17.6 ms on the A100), 18.4 at 17, 19 at 19.
     table = direct_table(

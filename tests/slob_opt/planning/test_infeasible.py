@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ def _two_cards(in_flight: int) -> PlacementInstance:
 
 
 def test_largest_feasible_batch_is_told() -> None:
+    """Case P24."""
     assert ExhaustivePlanner().solve(_two_cards(12)).status is Status.OPTIMAL
     result = ExhaustivePlanner().solve(_two_cards(16))
     assert result.status is Status.INFEASIBLE
@@ -43,6 +45,53 @@ def test_less_context_is_told_in_tokens() -> None:
     text = explain_infeasible(_two_cards(16), context_tokens=2048)
     assert "404 less context" in text
     assert "8-bit weights" in text
+
+
+@pytest.mark.parametrize(
+    ("card_gib", "weight_bits", "offered"),
+    [
+        (9, 32, 8),  # 16 GiB of 16 bits or 32 GiB of 32 bits: always 8 GiB at 8 bits
+        (9, 16, 8),
+        (5, 16, 4),
+        (3, 16, None),
+        (8, 8.5, 8),
+        (5, 8, 4),
+        (3, 8, None),
+        (5, 6, 4),
+        (4, 4.25, 4),
+        (3, 4, None),
+        (1, 3, None),
+        (9, None, None),
+    ],
+)
+def test_the_widest_smaller_weights_that_fit_are_offered(
+    card_gib: int, weight_bits: float | None, offered: int | None
+) -> None:
+    """One card and 8 layers of 2 GiB at 16 bits; no KV, no ends."""
+    layer = 2 * GIB if weight_bits is None else int(2 * GIB * weight_bits / 16)
+    cards = [DirectClass("a", 1, card_gib * GIB, 1 * MS)]
+    table = direct_table(cards, 8, layer_bytes=layer, weight_bits=weight_bits)
+    text = explain_infeasible(PlacementInstance(table, IntervalObjective(1)))
+    assert re.findall(r"(\d+)-bit weights", text) == ([] if offered is None else [str(offered)]), text
+
+
+@pytest.mark.parametrize("weight_bits", [32, 16, 8, 6, 4, 3])
+@pytest.mark.parametrize(
+    ("cluster_id", "model_id"),
+    [("lab-3", "llama-2-70b"), ("lab-3", "llama-3.1-70b"), ("llmpq-3", "opt-66b"), ("mixed-box-1", "gemma-2-27b")],
+)
+def test_offered_weights_are_what_the_models_own_table_says(cluster_id: str, model_id: str, weight_bits: float) -> None:
+    """The table built anew with those bits, embedding and head included, has room; with wider ones it hasn't."""
+
+    def instance(bits: float) -> PlacementInstance:
+        spec = replace(model(model_id), weight_bits=bits)
+        return PlacementInstance(build_table(cluster(cluster_id), spec, TrafficProfile()), IntervalObjective(1))
+
+    if largest_in_flight(instance(weight_bits).table, 0, 1):
+        return
+    fitting = [b for b in (8, 4) if b < weight_bits and largest_in_flight(instance(b).table, 0, 1)]
+    text = explain_infeasible(instance(weight_bits))
+    assert re.findall(r"(\d+)-bit weights", text) == [str(b) for b in fitting[:1]], text
 
 
 def test_missing_memory_is_told_in_gib_with_the_card_and_it_is_enough() -> None:
@@ -60,6 +109,7 @@ def test_missing_memory_is_told_in_gib_with_the_card_and_it_is_enough() -> None:
 
 
 def test_one_gigabyte_short_is_found_before_any_search() -> None:
+    """Case O09."""
     # One layer of 1 GB does not fit, so the repair is 1 GB in whole MiB: 0.93 GiB.
     text = explain_infeasible(one_gigabyte_short().instance)
     assert "needs 44.70 GiB" in text

@@ -42,6 +42,9 @@ def test_all_violated_rules_are_in_one_message():
 def test_kv_heads_may_be_replicated():
     """8 cards, 4 KV heads: each card holds one KV head, two cards the same one."""
     check_divisibility(model((32, 4)), [8])
+    assert allowed_tp_degrees(model((32, 4))) == (1, 2, 4, 8, 16, 32)
+    with pytest.raises(InputError, match="6 KV heads and TP 4 do not divide each other"):
+        check_divisibility(model((24, 6)), [4])
 
 
 def test_every_kind_of_layer_counts():

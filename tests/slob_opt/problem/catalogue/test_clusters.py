@@ -7,11 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from reference_data import reference_file
 
 from slob_opt.errors import InputError
 from slob_opt.problem.catalogue import cluster, cluster_ids, gpu, left_out_clusters
-
-FACTS = Path(__file__).resolve().parents[5] / "shared" / "data"
 
 
 def counts(id_: str) -> Counter:
@@ -59,10 +58,7 @@ def test_helix_geo24_is_fast_inside_a_region_and_slow_across():
 
 @pytest.mark.parametrize(("id_", "file"), [("helix-single24", "single24"), ("helix-small10", "small10")])
 def test_helix_clusters_are_those_of_the_facts(id_, file):
-    path = FACTS / "helix" / "clusters" / f"{file}.json"
-    if not path.is_file():
-        pytest.skip(f"reference data helix/clusters/{file}.json is not beside this checkout")
-    want = json.loads(path.read_text(encoding="utf-8"))
+    want = json.loads(reference_file(f"helix/clusters/{file}.json").read_text(encoding="utf-8"))
     short = {"a100-sxm4-40gb": "A100", "l4": "L4", "t4": "T4"}
     assert {short[name]: count for name, count in counts(id_).items()} == want["type_counts"]
     made = cluster(id_).inter_link
@@ -70,10 +66,8 @@ def test_helix_clusters_are_those_of_the_facts(id_, file):
 
 
 def test_published_card_counts_are_those_of_the_facts():
-    path = FACTS / "clusters.json"
-    if not path.is_file():
-        pytest.skip("reference data clusters.json is not beside this checkout")
-    rows = {row["id"]: row for row in json.loads(path.read_text(encoding="utf-8"))["clusters"]}
+    facts = json.loads(reference_file("clusters.json").read_text(encoding="utf-8"))
+    rows = {row["id"]: row for row in facts["clusters"]}
     left_out = {id_ for id_, _ in left_out_clusters()}
     for id_, row in rows.items():
         if id_ in left_out:

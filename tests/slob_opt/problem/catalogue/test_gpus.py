@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from reference_data import reference_file
 
 from slob_opt.errors import InputError
 from slob_opt.problem.catalogue import gpu, gpu_device, gpu_ids, is_ambiguous_gpu
 
-FACTS = Path(__file__).resolve().parents[5] / "shared" / "data"
-
 
 def facts(name: str) -> dict:
-    path = FACTS / name
-    if not path.is_file():
-        pytest.skip(f"reference data {name} is not beside this checkout")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(reference_file(name).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

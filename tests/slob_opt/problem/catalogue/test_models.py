@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from reference_data import reference_file
 
 from slob_opt.errors import InputError
 from slob_opt.problem.catalogue import model, model_facts, model_ids
-
-FACTS = Path(__file__).resolve().parents[5] / "shared" / "data" / "models.json"
 
 
 @pytest.mark.parametrize("id_", model_ids())
@@ -30,9 +28,7 @@ def test_there_are_enough_models():
 
 
 def test_layers_and_caches_are_those_of_the_facts():
-    if not FACTS.is_file():
-        pytest.skip("reference data models.json is not beside this checkout")
-    rows = json.loads(FACTS.read_text(encoding="utf-8"))["models"]
+    rows = json.loads(reference_file("models.json").read_text(encoding="utf-8"))["models"]
     for row in rows:
         spec = model(row["id"])
         last = spec.layers[-1]

@@ -8,8 +8,8 @@ import pytest
 
 from slob_opt.errors import InputError, PlausibilityWarning
 from slob_opt.problem import Cluster
-from slob_opt.problem.catalogue import gpu
-from slob_opt.problem.files import load_cluster
+from slob_opt.problem.catalogue import gpu, gpu_ids
+from slob_opt.problem.files import load_cluster, plausibility
 
 LINK = "inter_link: {bandwidth: 10Gbps, latency: 0.1ms}\n"
 Load = Callable[[str], Cluster]
@@ -213,7 +213,17 @@ def test_further_faults_are_counted(load):
     ("text", "message"),
     [
         ("nodes: [{name: a, gpus: [{type: rtx-4090, memory: 24GB}]}]", "below the nominal 24GiB of rtx-4090"),
+        (
+            "nodes: [{name: a, gpus: [{type: rtx-4090, memory: 16GB}]}]",
+            "16GB is taken as 14.90GiB, but a card sold as 16 GB has 16GiB; write 16GiB if that's meant, else 16000MB",
+        ),
+        (
+            "nodes: [{name: a, gpus: [{memory: 24 GB, bandwidth: 1TB/s, flops: 80TFLOPS}]}]",
+            "24 GB is taken as 22.35GiB",
+        ),
+        ("nodes: [{name: a, gpus: [{type: my-asic, memory: 8.0GB, layer_time: 1ms}]}]", "write 8GiB"),
         ("nodes: [{name: a, gpus: [{type: rtx-4090, memory: 48GiB}]}]", "above the nominal 24GiB"),
+        ("nodes: [{name: a, gpus: [{type: rtx-4090, memory: 48GB}]}]", "above the nominal 24GiB"),
         ("nodes: [{name: a, gpus: [{type: rtx-4090, memory: 512MiB}]}]", "far below the nominal"),
         (
             "nodes: [{name: a, gpus: [{memory: 500GiB, bandwidth: 1TB/s, flops: 80TFLOPS}]}]",
@@ -238,9 +248,29 @@ def test_slips_of_units_are_warned_about(load, text, message):
     assert "office.yaml: " in str(caught[0].message)
 
 
+@pytest.mark.parametrize("size", plausibility.CARD_GB)
+def test_every_size_of_a_label_is_a_slip_in_gb_and_none_in_gib_or_mb(load, size):
+    card = "nodes: [{{name: a, gpus: [{{memory: {memory}, bandwidth: 1TB/s, flops: 80TFLOPS}}]}}]"
+    with pytest.warns(PlausibilityWarning, match=f"write {size}GiB if that's meant, else {size}000MB") as caught:
+        made = load(card.format(memory=f"{size}GB"))
+    assert len(caught) == 1
+    assert made.devices[0].memory_bytes == size * 10**9, "taken as written"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(card.format(memory=f"{size}GiB")).devices[0].memory_bytes == size * 2**30
+        assert load(card.format(memory=f"{size}000MB")).devices[0].memory_bytes == size * 10**9
+
+
+def test_sizes_of_labels_cover_the_catalogue():
+    sizes = {gpu(name).memory_bytes / 2**30 for name in gpu_ids()}
+    assert sizes <= set(plausibility.CARD_GB)
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "nodes: [{name: a, gpus: [{memory: 23.5GB, bandwidth: 1TB/s, flops: 80TFLOPS}]}]",
+        "nodes: [{name: a, gpus: [{memory: 17GB, bandwidth: 1TB/s, flops: 80TFLOPS}]}]",
         "nodes: [{name: a, gpus: [{type: rtx-4090, memory: 24GiB}]}]",
         "nodes: [{name: a, gpus: [{type: t4, memory: 15360MiB}]}]",
         ONE + "inter_link: {bandwidth: 1GB/s, latency: 1ms}",
