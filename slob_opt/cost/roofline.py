@@ -109,22 +109,32 @@ def _projections_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, tokens:
     return total
 
 
+def decode_attention_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, kv_tokens: int) -> float:
+    """Return the time that decode attention reads `kv_tokens` cached tokens of a layer, seconds, without its start."""
+    read = kv_bytes(model, layer, kv_tokens, group.degree)
+    return read / (group.device.profile.attn_mem_eff * group.device.bytes_per_s)
+
+
+def prefill_attention_s(group: CardGroup, layer: LayerSpec, pairs: int) -> float:
+    """Return the time of a number of (query, key) pairs of prefill attention, seconds, without its start."""
+    # scores and values: 2 FLOP each for every pair and element of a head
+    flops = 4.0 * pairs * layer.num_heads * layer.head_dim / group.degree
+    return flops / (group.device.profile.attn_compute_eff * group.device.peak_flops)
+
+
 def _attention_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, shape: BatchShape) -> float:
     """Time of attention in a layer, seconds: cached bytes for decode tokens, FLOP for prefill tokens."""
-    device, profile, total = group.device, group.device.profile, 0.0
+    profile, total = group.device.profile, 0.0
     if shape.decode_contexts:
-        read = kv_bytes(model, layer, shape.kv_tokens_read(layer.window_tokens), group.degree)
-        total += profile.attn_t0_s + read / (profile.attn_mem_eff * device.bytes_per_s)
+        kv_tokens = shape.kv_tokens_read(layer.window_tokens)
+        total += profile.attn_t0_s + decode_attention_s(group, model, layer, kv_tokens)
     if shape.prefill_chunks:
-        pairs = shape.prefill_pairs(layer.window_tokens)
-        # scores and values: 2 FLOP each for every pair and element of a head
-        flops = 4.0 * pairs * layer.num_heads * layer.head_dim / group.degree
-        total += profile.attn_t0_s + flops / (profile.attn_compute_eff * device.peak_flops)
+        total += profile.attn_t0_s + prefill_attention_s(group, layer, shape.prefill_pairs(layer.window_tokens))
     return total
 
 
-def _modelled_layer_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, shape: BatchShape) -> float:
-    """Time of one layer by the formulas, seconds."""
+def modelled_layer_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, shape: BatchShape) -> float:
+    """Return the time of one layer by the formulas, seconds, whatever was measured."""
     tokens = shape.computed_tokens
     reduced = tokens * model.hidden_size * model.activation_bits / 8
     return (
@@ -155,11 +165,16 @@ def layer_s(
     measured_context_tokens
         Context at which `layer_time_s` was measured, tokens; unused without such a measurement.
     """
-    modelled = _modelled_layer_s(group, model, layer, shape)
-    if group.device.layer_time_s is None:
-        return modelled
-    one = _modelled_layer_s(CardGroup(group.device), model, layer, BatchShape.ragged((measured_context_tokens,)))
-    return group.device.layer_time_s * (modelled / one)
+    modelled = modelled_layer_s(group, model, layer, shape)
+    return modelled * correction(group.device, model, layer, measured_context_tokens=measured_context_tokens)
+
+
+def correction(device: Device, model: ModelSpec, layer: LayerSpec, *, measured_context_tokens: int = 1) -> float:
+    """Return the measured time of a layer over the modelled one, for one decode token; 1.0 without a measurement."""
+    if device.layer_time_s is None:
+        return 1.0
+    one = modelled_layer_s(CardGroup(device), model, layer, BatchShape.ragged((measured_context_tokens,)))
+    return device.layer_time_s / one
 
 
 def embedding_s(group: CardGroup, model: ModelSpec, shape: BatchShape) -> float:

@@ -1,0 +1,100 @@
+"""Times of an iteration through the stages and links of a pipeline."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slob_opt.cost.roofline import CardGroup
+from slob_opt.cost.stage_clock import PS_PER_NS, StageClock, Work
+from slob_opt.problem.cluster import Cluster
+from slob_opt.problem.device import Link
+from slob_opt.problem.model import ModelSpec
+from slob_opt.problem.placement import Pipeline
+
+TOKEN_ID_BYTES = 4
+"""Bytes of a token id on its way back to the first stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """Times of one iteration, nanoseconds.
+
+    Attributes
+    ----------
+    stage_ns
+        Of each stage.
+    busy_ns, latency_ns
+        Of each link forward: how long the message occupies it, and how long it travels beside that.
+    return_ns
+        From the last stage back to the first, whole.
+    """
+
+    stage_ns: tuple[int, ...]
+    busy_ns: tuple[int, ...]
+    latency_ns: tuple[int, ...]
+    return_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """Time of an iteration that meets no other."""
+        return sum(self.stage_ns) + sum(self.busy_ns) + sum(self.latency_ns) + self.return_ns
+
+
+class PipelineClock:
+    """Clocks of the stages of one pipeline, and its links.
+
+    Parameters
+    ----------
+    stages
+        Of the pipeline, in order.
+    links
+        Between neighbouring stages, one fewer than there are stages.
+    back
+        From the last stage to the first; ``None`` for a single stage.
+    """
+
+    def __init__(self, stages: Sequence[StageClock], links: Sequence[Link], back: Link | None) -> None:
+        self.stages, self.links, self.back = tuple(stages), tuple(links), back
+        model = stages[0].model
+        self.windows = stages[0].windows
+        self.row_bytes = model.hidden_size * model.activation_bits / 8
+        self.kv_ps = tuple(stage.kv_ps for stage in self.stages)
+
+    @classmethod
+    def of(cls, cluster: Cluster, model: ModelSpec, pipeline: Pipeline) -> PipelineClock:
+        """Return the clock of a pipeline of a placement."""
+        link = cluster.link
+        stages = []
+        for stage in pipeline.stages:
+            pairs = [(a, b) for a in stage.cards for b in stage.cards if a != b]
+            slowest = min((link(a, b) for a, b in pairs), key=lambda x: x.bytes_per_s, default=None)
+            group = CardGroup(cluster.devices[stage.cards[0]], len(stage.cards), slowest)
+            stages.append(StageClock(group, model, stage.first, stage.end))
+        heads = [stage.cards[0] for stage in pipeline.stages]
+        links = [link(a, b) for a, b in itertools.pairwise(heads)]
+        return cls(stages, links, link(heads[-1], heads[0]) if len(heads) > 1 else None)
+
+    def hops(self, tokens: int, rows: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Return busy and latency nanoseconds of each link forward, and the time back, of a number of tokens."""
+        size = tokens * self.row_bytes
+        busy = tuple(int(size / link.bytes_per_s * 1e9) for link in self.links)
+        latency = tuple(int(link.latency_s * 1e9) for link in self.links)
+        if self.back is None:
+            return busy, latency, 0
+        return busy, latency, int((rows * TOKEN_ID_BYTES / self.back.bytes_per_s + self.back.latency_s) * 1e9)
+
+    def times(self, work: Work) -> IterationTimes:
+        """Return the times of one iteration."""
+        stage_ns = tuple(stage.ps(work) // PS_PER_NS for stage in self.stages)
+        return IterationTimes(stage_ns, *self.hops(work.tokens, work.rows))
+
+    def total_s(self, work: Work) -> float:
+        """Return the time of one iteration that meets no other, seconds."""
+        return self.times(work).total_ns / 1e9
+
+    def bottleneck_s(self, work: Work) -> float:
+        """Return the longest time that one stage or link is busy in an iteration, seconds."""
+        times = self.times(work)
+        return max(*times.stage_ns, *times.busy_ns, 0) / 1e9

@@ -1,0 +1,1 @@
+"""Policies that people run today, each with its source."""

@@ -1,0 +1,609 @@
+"""The state of serving: queues, lanes, KV blocks, what is in flight; it decides nothing and owns no clock.
+
+A driver (simulator or engine) submits requests, asks for the next batch of a lane that is free, runs it, and reports
+what came out. The same calls with the same times give the same decisions, whoever drives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slob_opt.cost.pipeline_clock import PipelineClock
+from slob_opt.errors import PolicyError
+from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, DecisionLog
+from slob_opt.scheduling.columns import RequestColumns, State, running_at, waiting_at
+from slob_opt.scheduling.policy import ArrivalView, Dispatcher, KvUse, LaneView, PipelineLimits, Policy
+from slob_opt.scheduling.waiting import WaitingQueue
+
+IntArray = NDArray[np.int64]
+
+_RUNNING = int(State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request as a client sends it.
+
+    Attributes
+    ----------
+    request
+        The caller's number.
+    prompt, max_new
+        Tokens, from 1.
+    priority
+        Weight, above zero.
+    ttft_s, tpot_s
+        Targets, seconds; ``None`` where the metric's defaults hold.
+    predicted
+        Predicted output length, tokens; ``None`` without a predictor.
+    """
+
+    request: int
+    prompt: int
+    max_new: int
+    priority: float = 1.0
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    predicted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of an arrival.
+
+    Attributes
+    ----------
+    slot
+        Where it is held; ``None`` when it was rejected.
+    pipeline
+        Where it waits; ``None`` when it was rejected.
+    reason
+        Why it was rejected, empty otherwise.
+    """
+
+    slot: int | None
+    pipeline: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A batch to run.
+
+    Attributes
+    ----------
+    plan
+        Tokens of each request.
+    cached
+        (B,) int64, tokens that each had in KV before.
+    is_decode
+        (B,) bool: rows that compute one token after all others of theirs, and so read the cache.
+    emits
+        (B,) bool: rows that get a new token out of it.
+    is_repeat
+        Whether it is the same as the lane's batch before, one token later; `cached` is then that of the first of them.
+    repeats_itself
+        Whether each request computes its next token, so that the same plan may follow.
+    """
+
+    plan: BatchPlan
+    cached: IntArray
+    is_decode: NDArray[np.bool_]
+    emits: NDArray[np.bool_]
+    is_repeat: bool = False
+    repeats_itself: bool = False
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One micro-batch in flight.
+
+    Decode steps that changed nothing but counts are owed to the columns (`owed`, the last of them at `owed_ns`) until
+    someone looks: a step of a repeated batch then costs a few additions, however many requests are in it.
+    """
+
+    rows: list[int] = field(default_factory=list)
+    array: IntArray = field(default_factory=lambda: NO_SLOTS)
+    launch: Launch | None = None
+    in_flight: bool = False
+    repeats_left: int = 0
+    epoch: int = -1
+    idle_rows: int = 0
+    idle_blocks: int = 0
+    steps_to_block: int = 0
+    steps_to_limit: int = 0
+    owed: int = 0
+    owed_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """State of one pipeline; the epoch counts arrivals, ends and aborts, which end every promise."""
+
+    limits: PipelineLimits
+    clock: PipelineClock
+    policy: Policy
+    lanes: list[_Lane]
+    waiting: WaitingQueue
+    free_blocks: int
+    outstanding: int = 0
+    epoch: int = 0
+    members: set[int] = field(default_factory=set)
+
+
+class Scheduler:
+    """Queues, lanes and KV of all pipelines of a placement.
+
+    Parameters
+    ----------
+    limits, clocks
+        Of each pipeline.
+    policies
+        Of each pipeline; one policy object may serve several when it remembers nothing.
+    dispatcher
+        Chooses pipelines; may be ``None`` for a single pipeline.
+    is_padded
+        Whether the engine computes rectangles.
+    keeps_log
+        Whether decisions are logged.
+
+    Attributes
+    ----------
+    columns
+        Of all requests held.
+    log
+        Decisions.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[PipelineLimits],
+        clocks: Sequence[PipelineClock],
+        policies: Sequence[Policy],
+        dispatcher: Dispatcher | None = None,
+        *,
+        is_padded: bool = False,
+        keeps_log: bool = True,
+    ) -> None:
+        if not limits or len(limits) != len(clocks) or len(limits) != len(policies):
+            raise PolicyError(f"{len(limits)} limits, {len(clocks)} clocks and {len(policies)} policies")
+        if len(limits) > 1 and dispatcher is None:
+            raise PolicyError(f"{len(limits)} pipelines need a dispatcher")
+        self.columns = RequestColumns()
+        self.log = DecisionLog(is_kept=keeps_log)
+        self.is_padded = is_padded
+        self.limits, self.clocks = tuple(limits), tuple(clocks)
+        self._dispatcher = dispatcher
+        self._marks = np.zeros(0, np.int64)
+        self._pipes = [
+            _Pipe(limit, clock, policy, [_Lane() for _ in range(limit.num_lanes)], WaitingQueue(), limit.kv_blocks)
+            for limit, clock, policy in zip(limits, clocks, policies, strict=True)
+        ]
+
+    # ------------------------------------------------------------------ arrivals and departures
+
+    def submit(self, arrival: Arrival, now_ns: int) -> Submitted:
+        """Take or reject a request: it must fit the model and the KV pool, and the dispatcher must want it."""
+        if arrival.prompt < 1 or arrival.max_new < 1 or not arrival.priority > 0:
+            raise PolicyError(
+                f"request {arrival.request} has {arrival.prompt} prompt tokens, max_new_tokens {arrival.max_new} and"
+                f" priority {arrival.priority}, expected at least 1, 1 and above 0"
+            )
+        index = 0
+        if self._dispatcher is not None:
+            chosen = self._dispatcher.choose(self._arrival_view(arrival, now_ns))
+            if chosen is None:
+                return Submitted(None, None, "the dispatcher rejected it: no pipeline would serve it in time")
+            index = chosen
+            if not 0 <= index < len(self._pipes):
+                raise PolicyError(f"the dispatcher chose pipeline {index} of {len(self._pipes)}")
+        pipe = self._pipes[index]
+        reason = self._misfit(arrival, pipe)
+        if reason:
+            return Submitted(None, None, reason)
+        slot = self.columns.take()
+        for name, value in (
+            ("request", arrival.request), ("arrival_ns", now_ns), ("prompt", arrival.prompt),
+            ("max_new", arrival.max_new), ("priority", arrival.priority), ("state", State.WAITING),
+            ("ttft_s", np.nan if arrival.ttft_s is None else arrival.ttft_s),
+            ("tpot_s", np.nan if arrival.tpot_s is None else arrival.tpot_s),
+            ("predicted", np.nan if arrival.predicted is None else arrival.predicted),
+            ("pipeline", index), ("place", waiting_at(index)), ("cached", 0), ("generated", 0),
+            ("left", arrival.prompt), ("blocks", 0), ("started_ns", -1), ("last_token_ns", -1),
+        ):  # fmt: skip
+            self.columns.writable(name)[slot] = value
+        pipe.waiting.append(slot)
+        pipe.members.add(slot)
+        pipe.outstanding += 1
+        pipe.epoch += 1
+        return Submitted(slot, index)
+
+    def _misfit(self, arrival: Arrival, pipe: _Pipe) -> str:
+        """Why a request can never be served here; empty when it can."""
+        limits = pipe.limits
+        longest = arrival.prompt + arrival.max_new
+        if limits.max_tokens is not None and longest > limits.max_tokens:
+            return (
+                f"prompt of {arrival.prompt} and max_new_tokens of {arrival.max_new} make {longest} tokens, the model"
+                f" takes {limits.max_tokens}"
+            )
+        need = limits.blocks_of(longest)
+        if need > limits.kv_blocks:
+            return (
+                f"{longest} tokens need {need} KV blocks of {limits.block_tokens} tokens, the pipeline has"
+                f" {limits.kv_blocks}"
+            )
+        return ""
+
+    def _arrival_view(self, arrival: Arrival, now_ns: int) -> ArrivalView:
+        self.settle()
+        return ArrivalView(
+            now_ns, arrival.prompt, arrival.max_new, arrival.priority, self.columns, self.limits, self.clocks,
+            np.array([pipe.outstanding for pipe in self._pipes], np.int64),
+            [np.array(sorted(pipe.members), np.int64) for pipe in self._pipes],
+        )  # fmt: skip
+
+    def abort(self, slot: int) -> None:
+        """Drop a request that its client gave up, and free its blocks at once; not while it's in a batch in flight."""
+        pipe = self._pipes[int(self.columns.pipeline[slot])]
+        self._pay(pipe)
+        if self.columns.state[slot] == State.RUNNING:
+            lane = pipe.lanes[int(self.columns.lane[slot])]
+            if lane.in_flight and lane.launch is not None and slot in lane.launch.plan.slots:
+                raise PolicyError(f"request {self.columns.request[slot]} is in a batch in flight")
+            self._leave_lane(pipe, lane, slot)
+        else:
+            pipe.waiting.remove(np.array([slot]))
+        self._forget(pipe, slot)
+
+    # ------------------------------------------------------------------ batches
+
+    def next_batch(self, pipeline: int, lane: int, now_ns: int) -> Launch | None:
+        """Return the batch that a free lane runs now; ``None`` when its policy has nothing to run.
+
+        Raises
+        ------
+        PolicyError
+            When the lane's batch is still in flight, or the policy's plan is not allowed.
+        """
+        pipe = self._pipes[pipeline]
+        state = pipe.lanes[lane]
+        if state.in_flight:
+            raise PolicyError(f"lane {lane} of pipeline {pipeline} still has a batch in flight")
+        if state.repeats_left > 0 and state.epoch == pipe.epoch and state.launch is not None:
+            launch = self._repeat(pipe, state)
+            if launch is not None:
+                self.log.repeat(pipeline, lane, 1)
+                return launch
+        state.repeats_left = 0
+        if not state.rows and not len(pipe.waiting):
+            return None
+        while True:
+            view = self._view(pipeline, lane, now_ns)
+            plan = pipe.policy.decide(view) if state.rows or view.max_admissions else None
+            if plan is None:
+                return None
+            if plan.slots.size or not plan.preempt.size:
+                return self._commit(pipeline, lane, plan, view)
+            # Other lanes hold the blocks: these requests give theirs up and wait.
+            for slot in plan.preempt.tolist():
+                self._preempt(pipe, slot)
+
+    def repeatable(self, pipeline: int, lane: int, most: int) -> int:
+        """Return how many more iterations of the batch in flight are promised and have blocks, up to `most`."""
+        pipe = self._pipes[pipeline]
+        state = pipe.lanes[lane]
+        launch = state.launch
+        if launch is None or state.epoch != pipe.epoch:
+            return 0
+        steps = min(state.repeats_left, most, state.steps_to_limit - 1)
+        if steps <= 0 or pipe.policy.kv_use is KvUse.RESERVE:
+            return max(steps, 0)
+        self._pay(pipe)
+        slots = launch.plan.slots
+        size = pipe.limits.block_tokens
+        # `cached` is still without the batch in flight.
+        filled, held = self.columns.cached[slots] + 1, self.columns.blocks[slots]
+
+        def short(more: int) -> bool:
+            return int(np.maximum(-(-(filled + more) // size) - held, 0).sum()) > pipe.free_blocks
+
+        if not short(steps):
+            return steps
+        low, high = 0, steps
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if short(middle) else (middle, high)
+        return low
+
+    def extend(self, pipeline: int, lane: int, steps: int) -> None:
+        """Make the batch in flight stand for `steps` more iterations, no more than :meth:`repeatable` allows."""
+        pipe = self._pipes[pipeline]
+        state = pipe.lanes[lane]
+        assert state.launch is not None
+        self._pay(pipe)
+        state.repeats_left -= steps
+        if pipe.policy.kv_use is KvUse.PAGED:
+            slots = state.launch.plan.slots
+            ends = self.columns.cached[slots] + 1 + steps
+            self._grow(pipe, slots, ends)
+            state.steps_to_block = self._steps_to_block(pipe, slots, ends)
+        self.log.repeat(pipeline, lane, steps)
+
+    def complete(
+        self, pipeline: int, lane: int, now_ns: int, ended: Sequence[int] = (), *, steps: int = 1
+    ) -> list[int]:
+        """Deliver what a lane's batch computed, and return the slots of requests that are now over.
+
+        Parameters
+        ----------
+        ended
+            Slots whose last token came out of this batch (end of sequence); those at their limit end by themselves.
+        steps
+            Iterations that the batch stood for, see :meth:`extend`.
+        """
+        pipe = self._pipes[pipeline]
+        state = pipe.lanes[lane]
+        launch = state.launch
+        if not state.in_flight or launch is None:
+            raise PolicyError(f"lane {lane} of pipeline {pipeline} has no batch in flight")
+        state.in_flight = False
+        state.steps_to_limit -= steps
+        if launch.repeats_itself and not ended and state.steps_to_limit > 0:
+            state.owed += steps
+            state.owed_ns = now_ns
+            return []
+        self._pay(pipe)
+        slots = launch.plan.slots
+        cached, generated = self.columns.writable("cached"), self.columns.writable("generated")
+        if launch.repeats_itself:
+            cached[slots] += steps
+            emitting = slots
+        else:
+            cached[slots] += launch.plan.tokens
+            emitting = slots[launch.emits]
+            left = self.columns.writable("left")
+            left[slots] -= launch.plan.tokens
+            left[emitting] += 1
+        generated[emitting] += steps
+        self.columns.writable("last_token_ns")[emitting] = now_ns
+        over: list[int] = emitting[generated[emitting] >= self.columns.max_new[emitting]].tolist()
+        over += [slot for slot in ended if slot not in over]
+        for slot in over:
+            self._leave_lane(pipe, state, slot, is_over=True)
+            self._forget(pipe, slot)
+        if over and pipe.policy.holds_finished and not state.rows:
+            pipe.free_blocks += state.idle_blocks
+            state.idle_rows = state.idle_blocks = 0
+        return over
+
+    # ------------------------------------------------------------------ what a driver may look at
+
+    def has_work(self, pipeline: int, lane: int) -> bool:
+        """Return whether a lane holds a request, or one waits for its pipeline."""
+        pipe = self._pipes[pipeline]
+        return bool(pipe.lanes[lane].rows) or len(pipe.waiting) > 0
+
+    def num_waiting(self, pipeline: int) -> int:
+        """Return how many requests wait for a pipeline."""
+        return len(self._pipes[pipeline].waiting)
+
+    def num_rows(self, pipeline: int, lane: int) -> int:
+        """Return how many requests hold KV in a lane."""
+        return len(self._pipes[pipeline].lanes[lane].rows)
+
+    def free_blocks(self, pipeline: int) -> int:
+        """Return the blocks that nobody holds."""
+        return self._pipes[pipeline].free_blocks
+
+    # ------------------------------------------------------------------ inside
+
+    def settle(self) -> None:
+        """Bring the columns up to date with all completed steps."""
+        for pipe in self._pipes:
+            self._pay(pipe)
+
+    def _pay(self, pipe: _Pipe) -> None:
+        """Enter the steps that lanes owe to the columns."""
+        for lane in pipe.lanes:
+            if lane.owed and lane.launch is not None:
+                slots = lane.launch.plan.slots
+                self.columns.writable("cached")[slots] += lane.owed
+                self.columns.writable("generated")[slots] += lane.owed
+                self.columns.writable("last_token_ns")[slots] = lane.owed_ns
+                lane.owed = 0
+
+    def _view(self, pipeline: int, lane: int, now_ns: int) -> LaneView:
+        pipe = self._pipes[pipeline]
+        self._pay(pipe)
+        state = pipe.lanes[lane]
+        limits = pipe.limits
+        own = len(state.rows) + state.idle_rows
+        waiting = len(pipe.waiting)
+        share = limits.lane_rows
+        if limits.num_lanes > 1:
+            held = sum(len(other.rows) for other in pipe.lanes)
+            share = min(share, -(-(held + waiting) // limits.num_lanes))
+        return LaneView(
+            now_ns, pipeline, lane, limits, self.columns, state.array, pipe.waiting.slots,
+            max(0, min(share, limits.lane_rows) - own), pipe.free_blocks, state.idle_rows, pipe.clock, self.is_padded,
+        )  # fmt: skip
+
+    def _commit(self, pipeline: int, lane: int, plan: BatchPlan, view: LaneView) -> Launch:
+        """Check a plan, take blocks and lanes for it, and return it as a batch."""
+        pipe = self._pipes[pipeline]
+        state = pipe.lanes[lane]
+        columns, slots, tokens = self.columns, plan.slots, plan.tokens
+        preempted = NO_SLOTS
+        if plan.preempt.size:
+            preempted = columns.request[plan.preempt]
+            for slot in plan.preempt.tolist():
+                self._preempt(pipe, slot)
+        if plan.idle_rows != state.idle_rows and pipe.policy.holds_finished:
+            raise PolicyError(f"plan computes {plan.idle_rows} idle rows, the lane has {state.idle_rows}")
+        left = columns.left[slots]
+        if plan.max_repeats > 1 and slots is state.array and left.max() == 1:
+            # All that the lane holds, each one token: what every other decision is, and nothing can be wrong with it.
+            is_decode = emits = np.ones(slots.size, dtype=bool)
+            repeats_itself = True
+        else:
+            self._check(pipe, lane, plan, view, left)
+            emits = tokens == left
+            is_decode = emits & (tokens == 1) & (columns.cached[slots] > 0)
+            repeats_itself = bool(is_decode.all())
+            if plan.max_repeats > 1 and not repeats_itself:
+                raise PolicyError("only a plan in which each request computes its next token may repeat")
+        cached = columns.cached[slots]
+        if pipe.policy.kv_use is KvUse.PAGED:
+            ends = cached + tokens
+            self._grow(pipe, slots, ends)
+            state.steps_to_block = self._steps_to_block(pipe, slots, ends)
+        launch = Launch(plan, cached, is_decode, emits, repeats_itself=repeats_itself)
+        state.launch, state.in_flight = launch, True
+        state.repeats_left, state.epoch = plan.max_repeats - 1, pipe.epoch
+        state.steps_to_limit = 1
+        if repeats_itself:
+            state.steps_to_limit = int((columns.max_new[slots] - columns.generated[slots]).min())
+        if self.log.is_kept:
+            self.log.enter(pipeline, lane, columns.request[slots], tokens, preempted)
+        return launch
+
+    def _check(self, pipe: _Pipe, lane: int, plan: BatchPlan, view: LaneView, left: IntArray) -> None:
+        """Raise PolicyError unless a plan's requests may be in this lane; admit those that wait."""
+        slots, tokens, columns = plan.slots, plan.tokens, self.columns
+        size = slots.size
+        if size == 0:
+            raise PolicyError("plan without a request; a policy that has nothing to run returns None")
+        place = columns.place[slots]
+        waits = place == waiting_at(view.pipeline)
+        foreign = ~(waits | (place == running_at(view.pipeline, lane)))
+        if foreign.any():
+            slot = int(slots[np.argmax(foreign)])
+            raise PolicyError(f"plan has slot {slot}, which is neither in lane {lane} nor waits for its pipeline")
+        order = np.arange(size)
+        self._mark(slots, order)
+        if (self._marks[slots] != order).any():
+            raise PolicyError("plan has a request twice")
+        wrong = (tokens < 1) | (tokens > left)
+        if wrong.any():
+            bad = int(np.argmax(wrong))
+            who = columns.request[slots[bad]]
+            raise PolicyError(f"plan computes {tokens[bad]} tokens of request {who}, which has {left[bad]} left")
+        joining = slots[waits]
+        if joining.size:
+            state = pipe.lanes[lane]
+            room = pipe.limits.lane_rows - len(state.rows) - state.idle_rows
+            if joining.size > max(0, min(view.max_admissions + plan.preempt.size, room)):
+                raise PolicyError(f"plan admits {joining.size} requests, lane {lane} may take {view.max_admissions}")
+            self._admit(pipe, lane, joining, view)
+
+    def _mark(self, slots: IntArray, values: IntArray) -> None:
+        if self._marks.size < self.columns.capacity:
+            self._marks = np.zeros(self.columns.capacity, np.int64)
+        self._marks[slots] = values
+
+    def _admit(self, pipe: _Pipe, lane: int, joining: IntArray, view: LaneView) -> None:
+        """Give waiting requests a lane, and the blocks that their policy's use of KV asks for first."""
+        columns, limits = self.columns, pipe.limits
+        known = columns.left[joining]
+        if pipe.policy.kv_use is KvUse.RESERVE:
+            need = -(-(columns.prompt[joining] + columns.max_new[joining]) // limits.block_tokens)
+            taken = need
+        else:
+            taken = -(-known // limits.block_tokens)
+            need = taken + 1
+            need = np.minimum(need, limits.kv_blocks)  # a sequence as long as the pool has no block beyond
+        if int(taken.sum()) + int((need - taken).max()) > pipe.free_blocks:
+            raise PolicyError(
+                f"plan admits requests that need {int(taken.sum()) + int((need - taken).max())} KV blocks,"
+                f" {pipe.free_blocks} are free"
+            )
+        columns.writable("blocks")[joining] = taken
+        columns.writable("state")[joining] = _RUNNING
+        columns.writable("lane")[joining] = lane
+        columns.writable("place")[joining] = running_at(view.pipeline, lane)
+        started = columns.writable("started_ns")
+        started[joining[started[joining] < 0]] = view.now_ns
+        pipe.free_blocks -= int(taken.sum())
+        pipe.waiting.remove(joining)
+        state = pipe.lanes[lane]
+        state.rows += joining.tolist()
+        state.array = np.array(state.rows, np.int64)
+
+    def _grow(self, pipe: _Pipe, slots: IntArray, ends: IntArray) -> None:
+        """Take the blocks that hold `ends` tokens of each request."""
+        blocks = self.columns.writable("blocks")
+        need = -(-ends // pipe.limits.block_tokens)
+        more = int(np.maximum(need - blocks[slots], 0).sum())
+        if more > pipe.free_blocks:
+            raise PolicyError(f"plan needs {more} more KV blocks, {pipe.free_blocks} are free")
+        if more:
+            blocks[slots] = np.maximum(need, blocks[slots])
+            pipe.free_blocks -= more
+
+    def _steps_to_block(self, pipe: _Pipe, slots: IntArray, ends: IntArray) -> int:
+        """Return how many more tokens each request of a batch can hold in the blocks it has."""
+        return int((self.columns.blocks[slots] * pipe.limits.block_tokens - ends).min())
+
+    def _repeat(self, pipe: _Pipe, state: _Lane) -> Launch | None:
+        """Return the lane's batch one token later; ``None`` when blocks run short."""
+        launch = state.launch
+        assert launch is not None
+        slots = launch.plan.slots
+        if pipe.policy.kv_use is KvUse.PAGED:
+            if state.steps_to_block <= 0:
+                self._pay(pipe)
+                ends = self.columns.cached[slots] + 1
+                need = -(-ends // pipe.limits.block_tokens)
+                if int(np.maximum(need - self.columns.blocks[slots], 0).sum()) > pipe.free_blocks:
+                    return None
+                self._grow(pipe, slots, ends)
+                state.steps_to_block = self._steps_to_block(pipe, slots, ends)
+            else:
+                state.steps_to_block -= 1
+        state.repeats_left -= 1
+        state.in_flight = True
+        launch = launch if launch.is_repeat else replace(launch, is_repeat=True)
+        state.launch = launch
+        return launch
+
+    def _preempt(self, pipe: _Pipe, slot: int) -> None:
+        """Take a running request's KV; it waits before those that never ran, first among equals by arrival."""
+        columns = self.columns
+        if columns.state[slot] != State.RUNNING:
+            raise PolicyError(f"plan preempts request {columns.request[slot]}, which doesn't run")
+        lane = pipe.lanes[int(columns.lane[slot])]
+        if lane.in_flight:
+            raise PolicyError(f"plan preempts request {columns.request[slot]} of a lane in flight")
+        self._leave_lane(pipe, lane, slot)
+        columns.writable("state")[slot] = State.PREEMPTED
+        columns.writable("place")[slot] = waiting_at(int(columns.pipeline[slot]))
+        columns.writable("cached")[slot] = 0
+        columns.writable("left")[slot] = columns.prompt[slot] + columns.generated[slot]
+        ahead = pipe.waiting.slots
+        key = columns.arrival_ns[slot]
+        position = int(np.count_nonzero((columns.state[ahead] == State.PREEMPTED) & (columns.arrival_ns[ahead] <= key)))
+        pipe.waiting.insert(position, slot)
+        pipe.epoch += 1
+
+    def _leave_lane(self, pipe: _Pipe, lane: _Lane, slot: int, *, is_over: bool = False) -> None:
+        """Take a request out of its lane and free its blocks, or hold both until the lane's batch is over."""
+        lane.rows.remove(slot)
+        lane.array = np.array(lane.rows, np.int64)
+        blocks = int(self.columns.blocks[slot])
+        self.columns.writable("blocks")[slot] = 0
+        if is_over and pipe.policy.holds_finished:
+            lane.idle_rows += 1
+            lane.idle_blocks += blocks
+        else:
+            pipe.free_blocks += blocks
+
+    def _forget(self, pipe: _Pipe, slot: int) -> None:
+        pipe.members.discard(slot)
+        pipe.outstanding -= 1
+        pipe.epoch += 1
+        self.columns.release(slot)

@@ -1,0 +1,1 @@
+"""Serving played forward in virtual time: stages as servers, lanes in flight, links, KV blocks."""

@@ -1,0 +1,587 @@
+"""The event-driven simulator: it drives the same Scheduler as the runtime, in whole nanoseconds.
+
+Stages and links serve first in, first out, and no batch overtakes another, so the way of a batch through its pipeline
+is known when it starts. A lane that meets no other leaps over all iterations up to the next event at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slob_opt.cost.pipeline_clock import PipelineClock
+from slob_opt.cost.stage_clock import PS_PER_NS, Work, work_of_rows
+from slob_opt.errors import InputError
+from slob_opt.problem.workload import Workload
+from slob_opt.scheduling.batch_plan import DecisionLog
+from slob_opt.scheduling.policy import Dispatcher, KvUse, PipelineLimits, Policy
+from slob_opt.scheduling.scheduler import Arrival, Launch, Scheduler
+from slob_opt.simulation.delivery import Delivery, End
+
+IntArray = NDArray[np.int64]
+
+_WAKE, _DONE = 0, 1
+"""Kinds of events, in their order at the same time: arrivals come before both."""
+
+NEVER = 1 << 62
+"""A time after all others."""
+
+SHORT_LEAP = 3
+"""Iterations from which a leap is worth its array operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the simulated engine computes.
+
+    Attributes
+    ----------
+    is_padded
+        Rectangles instead of packed tokens.
+    is_leaping
+        Whether lanes leap over iterations in which nothing changes; the result is the same without, only later.
+    keeps_log
+        Whether decisions are logged.
+    noise
+        Standard deviation of the logarithm of each stage time; 0 is none. A noisy simulation doesn't leap.
+    seed
+        Of the noise.
+    """
+
+    is_padded: bool = False
+    is_leaping: bool = True
+    keeps_log: bool = False
+    noise: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < 2:
+            raise InputError(f"noise is {self.noise}, expected from 0 to below 2")
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """What one stage did.
+
+    Attributes
+    ----------
+    busy_ns
+        Time it computed.
+    first_ns, last_ns
+        When it first started and last ended; ``None`` when it never ran.
+    tokens, padding_tokens
+        Tokens it computed, and those of them that were pads.
+    """
+
+    busy_ns: int
+    first_ns: int | None
+    last_ns: int | None
+    tokens: int
+    padding_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What a simulation leaves behind; requests went to the sink as they ended.
+
+    Attributes
+    ----------
+    end_ns
+        Time of the last event.
+    stages
+        For each pipeline the use of its stages.
+    log
+        Decisions, empty unless kept.
+    num_finished, num_rejected, num_unfinished
+        Requests.
+    """
+
+    end_ns: int
+    stages: tuple[tuple[StageUse, ...], ...]
+    log: DecisionLog
+    num_finished: int
+    num_rejected: int
+    num_unfinished: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """A lane's batch in flight, or the lane idle (``launch`` is ``None``)."""
+
+    launch: Launch | None = None
+    is_busy: bool = False
+    work: Work | None = None
+    base_ps: tuple[int, ...] = ()
+    kv_tokens: int = 0
+    padding: int = 0
+    hops: tuple[tuple[int, ...], tuple[int, ...], int] = ((), (), 0)
+    steps: int = 1
+    times: IntArray | None = None
+    to_end: int = 0
+    ticket: int = 0
+    done_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Line:
+    """A pipeline's servers."""
+
+    clock: PipelineClock
+    slopes: tuple[int, ...]
+    is_linear: bool
+    stage_free: list[int]
+    link_free: list[int]
+    busy: list[int]
+    first: list[int | None]
+    last: list[int | None]
+    runs: list[_Run]
+    tokens: int = 0
+    padding: int = 0
+    in_flight: int = 0
+    next_lane: int = 0
+    wake_ns: int = -1
+    decodes: dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], int]]] = field(
+        default_factory=dict
+    )
+
+    def decode_base(self, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], int]]:
+        """Return what `size` packed decodes take on each stage beside reading the cache, ps, and the hops."""
+        known = self.decodes.get(size)
+        if known is None:
+            work = Work(size, size, (0,), (0,), size, 0)
+            base = tuple(stage.ps(work) for stage in self.clock.stages)
+            known = self.decodes[size] = (base, self.clock.hops(size, size))
+        return known
+
+
+class Simulator:
+    """One workload on one placement under one policy a pipeline.
+
+    Parameters
+    ----------
+    workload
+        Requests.
+    limits, clocks, policies, dispatcher
+        As for :class:`Scheduler`.
+    sink
+        Takes each request when it's over (or at the end of the simulation).
+    options
+        Of the engine; ``None`` takes the defaults.
+    horizon_ns
+        When the simulation stops, whatever is left; ``None`` runs until all is delivered.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        limits: Sequence[PipelineLimits],
+        clocks: Sequence[PipelineClock],
+        policies: Sequence[Policy],
+        dispatcher: Dispatcher | None = None,
+        *,
+        sink: Callable[[Delivery], None],
+        options: EngineOptions | None = None,
+        horizon_ns: int | None = None,
+    ) -> None:
+        self.workload, self.options, self.horizon_ns = workload, options or EngineOptions(), horizon_ns
+        self.scheduler = Scheduler(
+            limits, clocks, policies, dispatcher, is_padded=self.options.is_padded, keeps_log=self.options.keeps_log
+        )
+        self._policies = tuple(policies)
+        self._takes_blocks = [policy.kv_use is KvUse.PAGED for policy in policies]
+        self._sink = sink
+        self._lines = [self._line(clock, limit) for clock, limit in zip(clocks, limits, strict=True)]
+        self._events: list[tuple[int, int, int, int, int]] = []
+        self._count = 0
+        self._true = np.zeros(self.scheduler.columns.capacity, np.int64)
+        self._tokens: dict[int, list[IntArray]] = {}
+        self._unsent: dict[tuple[int, int], list[Delivery]] = {}
+        self._next_arrival = NEVER
+        self._ended = [0, 0, 0]
+        self._rng = np.random.default_rng(self.options.seed) if self.options.noise > 0 else None
+        # State that a dispatcher reads when a request arrives must be that of the moment.
+        self._is_read = dispatcher is not None
+
+    def _line(self, clock: PipelineClock, limits: PipelineLimits) -> _Line:
+        size = len(clock.stages)
+        is_linear = clock.windows == (None,)
+        return _Line(
+            clock, tuple(slope[0] for slope in clock.kv_ps), is_linear, [0] * size, [0] * (size - 1), [0] * size,
+            [None] * size, [None] * size, [_Run() for _ in range(limits.num_lanes)],
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> SimulationResult:
+        """Return the result; call once."""
+        arrivals = self.workload.arrival_ns.tolist()
+        size, position, now = len(arrivals), 0, 0
+        events = self._events
+        horizon = self.horizon_ns if self.horizon_ns is not None else NEVER
+        while position < size or events:
+            if position < size and (not events or arrivals[position] <= events[0][0]):
+                if arrivals[position] > horizon:
+                    break
+                now = arrivals[position]
+                touched: set[int] = set()
+                while position < size and arrivals[position] == now:
+                    pipeline = self._arrive(position, now)
+                    position += 1
+                    if pipeline is not None:
+                        touched.add(pipeline)
+                self._next_arrival = arrivals[position] if position < size else NEVER
+                for pipeline in sorted(touched):
+                    self._start(pipeline, now)
+                continue
+            if events[0][0] > horizon:
+                break
+            now, kind, ticket, pipeline, lane = heapq.heappop(events)
+            line = self._lines[pipeline]
+            if kind == _DONE:
+                if line.runs[lane].ticket != ticket:
+                    continue  # the lane has gone on by itself, see _go_on
+                self._complete(pipeline, lane, now)
+            elif line.wake_ns == now:
+                line.wake_ns = -1
+            else:
+                continue
+            self._start(pipeline, now)
+            if line.in_flight > 1 and line.is_linear and self.options.is_leaping and self._rng is None:
+                self._go_on(pipeline)
+        end = min(now, horizon) if self.horizon_ns is None else horizon
+        self._close(end, position)
+        return self._result(now)
+
+    def _push(self, at: int, kind: int, pipeline: int, lane: int) -> None:
+        self._count += 1
+        if kind == _DONE:
+            run = self._lines[pipeline].runs[lane]
+            run.ticket, run.done_ns = self._count, at
+        heapq.heappush(self._events, (at, kind, self._count, pipeline, lane))
+
+    def _arrive(self, index: int, now: int) -> int | None:
+        """Submit a request; return its pipeline."""
+        w = self.workload
+        found = self.scheduler.submit(
+            Arrival(
+                index, int(w.prompt_tokens[index]), int(w.max_new_tokens[index]), float(w.priority[index]),
+                None if w.ttft_s is None else float(w.ttft_s[index]),
+                None if w.tpot_s is None else float(w.tpot_s[index]),
+            ),
+            now,
+        )  # fmt: skip
+        if found.slot is None:
+            self._ended[1] += 1
+            self._sink(Delivery(index, End.REJECTED, None, None, np.zeros(0, np.int64), reason=found.reason))
+            return None
+        if found.slot >= self._true.size:
+            more = np.zeros(self.scheduler.columns.capacity - self._true.size, np.int64)
+            self._true = np.concatenate([self._true, more])
+        self._true[found.slot] = w.output_tokens[index]
+        self._tokens[found.slot] = []
+        return found.pipeline
+
+    def _start(self, pipeline: int, now: int) -> None:
+        """Launch every lane that may, one after the other as stage 0 gets free."""
+        line = self._lines[pipeline]
+        size = len(line.runs)
+        if line.stage_free[0] <= now:
+            for _ in range(size):
+                lane = line.next_lane
+                for offset in range(size):
+                    lane = (line.next_lane + offset) % size
+                    if not line.runs[lane].is_busy and self._launch(pipeline, lane, now):
+                        break
+                else:
+                    return
+                line.next_lane = (lane + 1) % size
+                if line.stage_free[0] > now:
+                    break
+        if size > 1 and line.in_flight < size and line.wake_ns != line.stage_free[0] and line.stage_free[0] > now:
+            free = [lane for lane, run in enumerate(line.runs) if not run.is_busy]
+            if any(self.scheduler.has_work(pipeline, lane) for lane in free):
+                line.wake_ns = line.stage_free[0]
+                self._push(line.wake_ns, _WAKE, pipeline, 0)
+
+    # ------------------------------------------------------------------ batches
+
+    def _launch(self, pipeline: int, lane: int, now: int) -> bool:
+        """Start the next batch of a free lane, if it has one."""
+        launch = self.scheduler.next_batch(pipeline, lane, now)
+        if launch is None:
+            return False
+        line = self._lines[pipeline]
+        run = line.runs[lane]
+        run.is_busy = True
+        line.in_flight += 1
+        if launch.is_repeat and line.is_linear:
+            run.kv_tokens += run.work.rows if run.work is not None else 0
+        else:
+            self._measure(line, run, launch)
+        run.launch = launch
+        run.steps, run.times = 1, None
+        if launch.repeats_itself and self._leap(pipeline, lane, now):
+            return True
+        self._push(self._pass(line, run, now), _DONE, pipeline, lane)
+        return True
+
+    def _measure(self, line: _Line, run: _Run, launch: Launch) -> None:
+        """Enter the work of a new batch."""
+        plan = launch.plan
+        if launch.repeats_itself and line.is_linear and not self.options.is_padded and not plan.idle_rows:
+            size = plan.slots.size
+            run.kv_tokens = int(launch.cached.sum()) + size
+            run.base_ps, run.hops = line.decode_base(size)
+            run.work, run.padding = Work(size, size, (0,), (0,), size, 0), 0
+            run.to_end = int((self._true[plan.slots] - self.scheduler.columns.generated[plan.slots]).min())
+            return
+        cached = launch.cached
+        if launch.is_repeat:
+            self.scheduler.settle()
+            cached = self.scheduler.columns.cached[plan.slots]
+        if plan.idle_rows:
+            # Finished members compute one token each, over the longest context there is.
+            cached = np.concatenate([cached, np.full(plan.idle_rows, cached.max())])
+            tokens = np.concatenate([plan.tokens, np.ones(plan.idle_rows, np.int64)])
+            is_decode = np.concatenate([launch.is_decode, np.ones(plan.idle_rows, dtype=bool)])
+        else:
+            tokens, is_decode = plan.tokens, launch.is_decode
+        work, padding = work_of_rows(cached, tokens, is_decode, line.clock.windows, is_padded=self.options.is_padded)
+        run.work, run.padding = work, padding + plan.idle_rows
+        run.hops = line.clock.hops(work.tokens, work.rows)
+        run.kv_tokens = work.kv_tokens[0] if line.is_linear else 0
+        run.base_ps = tuple(
+            stage.ps(work) - (slope * run.kv_tokens if work.decodes else 0)
+            for stage, slope in zip(line.clock.stages, line.slopes, strict=True)
+        )
+        emitting = plan.slots[launch.emits] if not launch.repeats_itself else plan.slots
+        left = self._true[emitting] - self.scheduler.columns.generated[emitting]
+        run.to_end = int(left.min()) if emitting.size else 1 << 30
+
+    def _pass(self, line: _Line, run: _Run, now: int) -> int:
+        """Send a batch through stages and links; return when its tokens are back."""
+        work = run.work
+        assert work is not None
+        at = now
+        has_decodes = work.decodes > 0
+        busy, latency, back = run.hops
+        stage_free, link_free = line.stage_free, line.link_free
+        last = len(stage_free) - 1
+        for stage, base in enumerate(run.base_ps):
+            time = (base + line.slopes[stage] * run.kv_tokens if has_decodes else base) // PS_PER_NS
+            if self._rng is not None:
+                time = max(1, round(time * float(np.exp(self._rng.normal(0.0, self.options.noise)))))
+            start = max(at, stage_free[stage])
+            at = stage_free[stage] = start + time
+            line.busy[stage] += time
+            if line.first[stage] is None:
+                line.first[stage] = start
+            line.last[stage] = at
+            if stage < last:
+                start = max(at, link_free[stage])
+                link_free[stage] = start + busy[stage]
+                at = link_free[stage] + latency[stage]
+        line.tokens += work.tokens
+        line.padding += run.padding
+        return at + back
+
+    def _leap(self, pipeline: int, lane: int, now: int) -> bool:
+        """Let the batch that starts now stand for all iterations up to the next event; return whether it does."""
+        line = self._lines[pipeline]
+        run = line.runs[lane]
+        work = run.work
+        if not self.options.is_leaping or self._rng is not None or not line.is_linear or line.in_flight > 1:
+            return False
+        if run.to_end < SHORT_LEAP or work is None:
+            return False
+        scheduler = self.scheduler
+        for other in range(len(line.runs)):
+            if other != lane and (scheduler.num_rows(pipeline, other) or scheduler.num_waiting(pipeline)):
+                return False
+        more = scheduler.repeatable(pipeline, lane, run.to_end - 1)
+        if more + 1 < SHORT_LEAP:
+            return False
+        kv_tokens = run.kv_tokens + np.arange(more + 1, dtype=np.int64) * work.rows
+        times = [(base + slope * kv_tokens) // PS_PER_NS for base, slope in zip(run.base_ps, line.slopes, strict=True)]
+        busy, latency, back = run.hops
+        ends = np.cumsum(sum(times) + (sum(busy) + sum(latency) + back)) + now
+        size = int(np.searchsorted(ends, self._next_arrival, side="left"))
+        if not self._is_read and len(line.runs) == 1:
+            size += 1  # the iteration in which the request arrives: nothing else can start before it ends
+        size = min(size, more + 1)
+        if self.horizon_ns is not None:
+            size = min(size, int(np.searchsorted(ends, self.horizon_ns, side="right")))
+        if size < SHORT_LEAP:
+            return False
+        scheduler.extend(pipeline, lane, size - 1)
+        run.steps, run.times = size, ends[:size]
+        at = int(ends[size - 2])
+        for stage, time in enumerate(times):
+            line.busy[stage] += int(time[:size].sum())
+            at += int(time[size - 1])
+            line.last[stage] = at
+            if stage + 1 < len(times):
+                at += busy[stage] + latency[stage]
+        run.kv_tokens += (size - 1) * work.rows
+        line.tokens += work.tokens * size
+        line.padding += run.padding * size
+        self._push(int(ends[size - 1]), _DONE, pipeline, lane)
+        return True
+
+    def _go_on(self, pipeline: int) -> None:
+        """Play several lanes forward together while each only repeats its batch, up to the next event.
+
+        The same as popping their events one by one, without asking the scheduler each time.
+        """
+        line, scheduler = self._lines[pipeline], self.scheduler
+        runs, size = line.runs, len(line.runs)
+        left, needed = [0] * size, 0
+        for lane, run in enumerate(runs):
+            if not run.is_busy:
+                if scheduler.has_work(pipeline, lane):
+                    return
+                continue
+            if run.launch is None or not run.launch.repeats_itself or run.work is None or run.steps != 1:
+                return
+            left[lane] = scheduler.repeatable(pipeline, lane, run.to_end - 1)
+            needed += run.work.rows * (left[lane] // scheduler.limits[pipeline].block_tokens + 1)
+        if max(left) < SHORT_LEAP or (self._takes_blocks[pipeline] and needed > scheduler.free_blocks(pipeline)):
+            return
+        stop = self._next_arrival if self.horizon_ns is None else min(self._next_arrival, self.horizon_ns + 1)
+        queue = [(run.done_ns, _DONE, run.ticket, lane) for lane, run in enumerate(runs) if run.is_busy]
+        heapq.heapify(queue)
+        is_idle = [False] * size
+        times: list[list[int]] = [[] for _ in runs]
+        launched, ticket = [0] * size, self._count
+        while queue and queue[0][0] < stop:
+            now, kind, _, lane = queue[0]
+            if kind == _DONE:
+                if left[lane] <= 0:
+                    break
+                times[lane].append(now)
+                is_idle[lane] = True
+            heapq.heappop(queue)
+            if line.stage_free[0] <= now:
+                for offset in range(size):
+                    lane = (line.next_lane + offset) % size
+                    if is_idle[lane]:
+                        run = runs[lane]
+                        assert run.work is not None
+                        run.kv_tokens += run.work.rows
+                        ticket += 1
+                        heapq.heappush(queue, (self._pass(line, run, now), _DONE, ticket, lane))
+                        is_idle[lane] = False
+                        left[lane] -= 1
+                        launched[lane] += 1
+                        line.next_lane = (lane + 1) % size
+                        break
+            if any(is_idle) and line.stage_free[0] > now and all(event[1] != _WAKE for event in queue):
+                heapq.heappush(queue, (line.stage_free[0], _WAKE, 0, 0))
+        self._settle_lanes(pipeline, queue, times, launched)
+
+    def _settle_lanes(
+        self, pipeline: int, queue: list[tuple[int, int, int, int]], times: list[list[int]], launched: list[int]
+    ) -> None:
+        """Tell the scheduler what lanes did by themselves, and put their next events back."""
+        line, scheduler = self._lines[pipeline], self.scheduler
+        for lane, ends in enumerate(times):
+            run = line.runs[lane]
+            if not ends:
+                continue
+            assert run.launch is not None
+            stamp = np.array(ends)
+            for slot in run.launch.plan.slots.tolist():
+                self._tokens[slot].append(stamp)
+            run.to_end -= len(ends)
+            scheduler.extend(pipeline, lane, len(ends) - 1)
+            scheduler.complete(pipeline, lane, ends[-1], steps=len(ends))
+            run.is_busy = launched[lane] == len(ends)  # else it waits for stage 0
+            if run.is_busy:
+                launch = scheduler.next_batch(pipeline, lane, ends[-1])
+                assert launch is not None
+                assert launch.is_repeat
+                run.launch = launch
+        line.in_flight = sum(run.is_busy for run in line.runs)
+        line.wake_ns = -1
+        for at, kind, _, lane in sorted(queue):
+            if kind == _WAKE:
+                line.wake_ns = at
+                self._push(at, _WAKE, pipeline, 0)
+            else:
+                self._push(at, _DONE, pipeline, lane)
+
+    def _complete(self, pipeline: int, lane: int, now: int) -> None:
+        """Deliver a batch."""
+        line = self._lines[pipeline]
+        run = line.runs[lane]
+        launch = run.launch
+        assert launch is not None
+        run.is_busy = False
+        line.in_flight -= 1
+        plan = launch.plan
+        emitting = plan.slots if launch.repeats_itself else plan.slots[launch.emits]
+        stamp = np.array([now]) if run.times is None else run.times
+        known = emitting.tolist()
+        for slot in known:
+            self._tokens[slot].append(stamp)
+        run.to_end -= run.steps
+        ended: list[int] = []
+        if run.to_end <= 0:
+            self.scheduler.settle()
+            left = self._true[emitting] - self.scheduler.columns.generated[emitting] - run.steps
+            ended = emitting[left <= 0].tolist()
+        columns = self.scheduler.columns
+        facts = [(slot, int(columns.request[slot]), int(columns.started_ns[slot])) for slot in ended]
+        over = self.scheduler.complete(pipeline, lane, now, ended, steps=run.steps)
+        assert len(over) == len(ended), "a request met its limit before its true length"
+        for slot, request, started in facts:
+            self._ended[0] += 1
+            times = np.concatenate(self._tokens.pop(slot))
+            self._deliver(pipeline, lane, Delivery(request, End.FINISHED, pipeline, started, times), now)
+        if ended and not self._policies[pipeline].is_streamed and not self.scheduler.num_rows(pipeline, lane):
+            for delivery in self._unsent.pop((pipeline, lane), []):
+                self._sink(delivery.all_at(now))
+
+    def _deliver(self, pipeline: int, lane: int, delivery: Delivery, now: int) -> None:
+        """Hand a request over, or keep it until its batch ends when the policy doesn't stream."""
+        if self._policies[pipeline].is_streamed:
+            self._sink(delivery)
+        else:
+            self._unsent.setdefault((pipeline, lane), []).append(delivery)
+
+    # ------------------------------------------------------------------ the end
+
+    def _close(self, end: int, num_arrived: int) -> None:
+        """Hand over what isn't finished."""
+        columns = self.scheduler.columns
+        for slot, stamps in sorted(self._tokens.items(), key=lambda item: int(columns.request[item[0]])):
+            self._ended[2] += 1
+            times = np.concatenate(stamps) if stamps else np.zeros(0, np.int64)
+            pipeline = int(columns.pipeline[slot])
+            if not self._policies[pipeline].is_streamed:
+                times = times[:0]
+            started = int(columns.started_ns[slot])
+            request = int(columns.request[slot])
+            self._sink(Delivery(request, End.UNFINISHED, pipeline, None if started < 0 else started, times))
+        for deliveries in self._unsent.values():
+            for delivery in deliveries:
+                self._ended[0] -= 1
+                self._ended[2] += 1
+                self._sink(delivery.cut())
+        for index in range(num_arrived, self.workload.num_requests):
+            self._ended[2] += 1
+            self._sink(Delivery(index, End.UNFINISHED, None, None, np.zeros(0, np.int64)))
+
+    def _result(self, now: int) -> SimulationResult:
+        stages = tuple(
+            tuple(
+                StageUse(busy, first, last, line.tokens, line.padding)
+                for busy, first, last in zip(line.busy, line.first, line.last, strict=True)
+            )
+            for line in self._lines
+        )
+        return SimulationResult(now, stages, self.scheduler.log, *self._ended)
