@@ -79,7 +79,7 @@ class SubsetSearch:
     Attributes
     ----------
     masks
-        (M,) int, the subsets whose devices share no card, not empty.
+        (M,) int, the subsets whose devices share no card and hold the model's layers.
     counts
         (M, G) int, devices of each group.
     known
@@ -100,9 +100,11 @@ class SubsetSearch:
         self.allowed = None
         if not router.table.has_exclusive_devices:
             self.allowed = compatible_subsets(router.cards)
-        self.masks = masks[1:] if self.allowed is None else masks[self.allowed][1:]
         kinds = np.eye(self.search.groups.num_groups, dtype=np.int64)[router.group_of]
-        self.counts = self.members[self.masks].astype(np.int64) @ kinds
+        counts = self.members.astype(np.int64) @ kinds
+        holds_model = counts @ np.maximum(self.search.shapes.cap.max(axis=0), 0.0) >= self.search.num_layers
+        self.masks = masks[holds_model if self.allowed is None else holds_model & self.allowed]
+        self.counts = counts[self.masks]
         self.routes = self._all_routes()
         self.known = self._known_routes()
         s = self.search.shapes
@@ -126,6 +128,8 @@ class SubsetSearch:
         s, group_of, size = self.search.shapes, self.router.group_of, self.masks.size
         first, last = np.zeros((size, s.row.size), np.int64), np.zeros((size, s.row.size), np.int64)
         length = np.full((size, s.row.size), np.inf)
+        if not size:
+            return Routes(first, last, length)
         can_first, can_last = (s.cap_first >= 1)[:, group_of], (s.cap_last >= 1)[:, group_of]
         keys = np.concatenate([s.row[:, None], can_first, can_last], axis=1)
         for key in np.unique(keys, axis=0):
@@ -143,6 +147,8 @@ class SubsetSearch:
 
     def best_routes(self) -> list[Route]:
         """Return the routes of the best family found (one route for an interval); empty when none is possible."""
+        if not self.masks.size:
+            return []
         found = self.estimates()
         self._settle(found)
         limit = self.search.rate_limits(self.counts, self.known.length).max(axis=1, initial=0.0)
