@@ -7,7 +7,6 @@ what came out. The same calls with the same times give the same decisions, whoev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,124 +14,13 @@ from numpy.typing import NDArray
 from slob_opt.cost.pipeline_clock import PipelineClock
 from slob_opt.errors import PolicyError
 from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, DecisionLog
-from slob_opt.scheduling.columns import RequestColumns, State, running_at, waiting_at
+from slob_opt.scheduling.columns import RequestColumns, State, waiting_at
+from slob_opt.scheduling.pipe import Lane, Pipe
 from slob_opt.scheduling.policy import ArrivalView, Dispatcher, KvUse, LaneView, PipelineLimits, Policy
+from slob_opt.scheduling.records import Arrival, Launch, Submitted
 from slob_opt.scheduling.waiting import WaitingQueue
 
 IntArray = NDArray[np.int64]
-
-_RUNNING = int(State.RUNNING)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request as a client sends it.
-
-    Attributes
-    ----------
-    request
-        The caller's number.
-    prompt, max_new
-        Tokens, from 1.
-    priority
-        Weight, above zero.
-    ttft_s, tpot_s
-        Targets, seconds; ``None`` where the metric's defaults hold.
-    predicted
-        Predicted output length, tokens; ``None`` without a predictor.
-    """
-
-    request: int
-    prompt: int
-    max_new: int
-    priority: float = 1.0
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    predicted: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What became of an arrival.
-
-    Attributes
-    ----------
-    slot
-        Where it is held; ``None`` when it was rejected.
-    pipeline
-        Where it waits; ``None`` when it was rejected.
-    reason
-        Why it was rejected, empty otherwise.
-    """
-
-    slot: int | None
-    pipeline: int | None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A batch to run.
-
-    Attributes
-    ----------
-    plan
-        Tokens of each request.
-    cached
-        (B,) int64, tokens that each had in KV before.
-    is_decode
-        (B,) bool: rows that compute one token after all others of theirs, and so read the cache.
-    emits
-        (B,) bool: rows that get a new token out of it.
-    is_repeat
-        Whether it is the same as the lane's batch before, one token later; `cached` is then that of the first of them.
-    repeats_itself
-        Whether each request computes its next token, so that the same plan may follow.
-    """
-
-    plan: BatchPlan
-    cached: IntArray
-    is_decode: NDArray[np.bool_]
-    emits: NDArray[np.bool_]
-    is_repeat: bool = False
-    repeats_itself: bool = False
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One micro-batch in flight.
-
-    Decode steps that changed nothing but counts are owed to the columns (`owed`, the last of them at `owed_ns`) until
-    someone looks: a step of a repeated batch then costs a few additions, however many requests are in it.
-    """
-
-    rows: list[int] = field(default_factory=list)
-    array: IntArray = field(default_factory=lambda: NO_SLOTS)
-    launch: Launch | None = None
-    in_flight: bool = False
-    repeats_left: int = 0
-    epoch: int = -1
-    idle_rows: int = 0
-    idle_blocks: int = 0
-    steps_to_block: int = 0
-    steps_to_limit: int = 0
-    owed: int = 0
-    owed_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Pipe:
-    """State of one pipeline; the epoch counts arrivals, ends and aborts, which end every promise."""
-
-    limits: PipelineLimits
-    clock: PipelineClock
-    policy: Policy
-    lanes: list[_Lane]
-    waiting: WaitingQueue
-    free_blocks: int
-    outstanding: int = 0
-    epoch: int = 0
-    members: set[int] = field(default_factory=set)
 
 
 class Scheduler:
@@ -178,10 +66,19 @@ class Scheduler:
         self.is_padded = is_padded
         self.limits, self.clocks = tuple(limits), tuple(clocks)
         self._dispatcher = dispatcher
-        self._marks = np.zeros(0, np.int64)
         self._pipes = [
-            _Pipe(limit, clock, policy, [_Lane() for _ in range(limit.num_lanes)], WaitingQueue(), limit.kv_blocks)
-            for limit, clock, policy in zip(limits, clocks, policies, strict=True)
+            Pipe(
+                index,
+                self.columns,
+                is_padded,
+                limit,
+                clock,
+                policy,
+                [Lane() for _ in range(limit.num_lanes)],
+                WaitingQueue(),
+                limit.kv_blocks,
+            )
+            for index, (limit, clock, policy) in enumerate(zip(limits, clocks, policies, strict=True))
         ]
 
     # ------------------------------------------------------------------ arrivals and departures
@@ -222,7 +119,7 @@ class Scheduler:
         pipe.epoch += 1
         return Submitted(slot, index)
 
-    def _misfit(self, arrival: Arrival, pipe: _Pipe) -> str:
+    def _misfit(self, arrival: Arrival, pipe: Pipe) -> str:
         """Why a request can never be served here; empty when it can."""
         limits = pipe.limits
         longest = arrival.prompt + arrival.max_new
@@ -250,15 +147,15 @@ class Scheduler:
     def abort(self, slot: int) -> None:
         """Drop a request that its client gave up, and free its blocks at once; not while it's in a batch in flight."""
         pipe = self._pipes[int(self.columns.pipeline[slot])]
-        self._pay(pipe)
+        pipe.pay()
         if self.columns.state[slot] == State.RUNNING:
             lane = pipe.lanes[int(self.columns.lane[slot])]
             if lane.in_flight and lane.launch is not None and slot in lane.launch.plan.slots:
                 raise PolicyError(f"request {self.columns.request[slot]} is in a batch in flight")
-            self._leave_lane(pipe, lane, slot)
+            pipe.leave_lane(lane, slot)
         else:
             pipe.waiting.remove(np.array([slot]))
-        self._forget(pipe, slot)
+        pipe.forget(slot)
 
     # ------------------------------------------------------------------ batches
 
@@ -275,7 +172,7 @@ class Scheduler:
         if state.in_flight:
             raise PolicyError(f"lane {lane} of pipeline {pipeline} still has a batch in flight")
         if state.repeats_left > 0 and state.epoch == pipe.epoch and state.launch is not None:
-            launch = self._repeat(pipe, state)
+            launch = pipe.repeat(state)
             if launch is not None:
                 self.log.repeat(pipeline, lane, 1)
                 return launch
@@ -283,7 +180,7 @@ class Scheduler:
         if not state.rows and not len(pipe.waiting):
             return None
         while True:
-            view = self._view(pipeline, lane, now_ns)
+            view = pipe.view(lane, now_ns)
             plan = pipe.policy.decide(view) if state.rows or view.max_admissions else None
             if plan is None:
                 return None
@@ -291,7 +188,7 @@ class Scheduler:
                 return self._commit(pipeline, lane, plan, view)
             # Other lanes hold the blocks: these requests give theirs up and wait.
             for slot in plan.preempt.tolist():
-                self._preempt(pipe, slot)
+                pipe.preempt(slot)
 
     def repeatable(self, pipeline: int, lane: int, most: int) -> int:
         """Return how many more iterations of the batch in flight are promised and have blocks, up to `most`."""
@@ -303,7 +200,7 @@ class Scheduler:
         steps = min(state.repeats_left, most, state.steps_to_limit - 1)
         if steps <= 0 or pipe.policy.kv_use is KvUse.RESERVE:
             return max(steps, 0)
-        self._pay(pipe)
+        pipe.pay()
         slots = launch.plan.slots
         size = pipe.limits.block_tokens
         # `cached` is still without the batch in flight.
@@ -325,13 +222,13 @@ class Scheduler:
         pipe = self._pipes[pipeline]
         state = pipe.lanes[lane]
         assert state.launch is not None
-        self._pay(pipe)
+        pipe.pay()
         state.repeats_left -= steps
         if pipe.policy.kv_use is KvUse.PAGED:
             slots = state.launch.plan.slots
             ends = self.columns.cached[slots] + 1 + steps
-            self._grow(pipe, slots, ends)
-            state.steps_to_block = self._steps_to_block(pipe, slots, ends)
+            pipe.grow(slots, ends)
+            state.steps_to_block = pipe.steps_to_block(slots, ends)
         self.log.repeat(pipeline, lane, steps)
 
     def complete(
@@ -357,7 +254,7 @@ class Scheduler:
             state.owed += steps
             state.owed_ns = now_ns
             return []
-        self._pay(pipe)
+        pipe.pay()
         slots = launch.plan.slots
         cached, generated = self.columns.writable("cached"), self.columns.writable("generated")
         if launch.repeats_itself:
@@ -374,8 +271,8 @@ class Scheduler:
         over: list[int] = emitting[generated[emitting] >= self.columns.max_new[emitting]].tolist()
         over += [slot for slot in ended if slot not in over]
         for slot in over:
-            self._leave_lane(pipe, state, slot, is_over=True)
-            self._forget(pipe, slot)
+            pipe.leave_lane(state, slot, is_over=True)
+            pipe.forget(slot)
         if over and pipe.policy.holds_finished and not state.rows:
             pipe.free_blocks += state.idle_blocks
             state.idle_rows = state.idle_blocks = 0
@@ -405,33 +302,7 @@ class Scheduler:
     def settle(self) -> None:
         """Bring the columns up to date with all completed steps."""
         for pipe in self._pipes:
-            self._pay(pipe)
-
-    def _pay(self, pipe: _Pipe) -> None:
-        """Enter the steps that lanes owe to the columns."""
-        for lane in pipe.lanes:
-            if lane.owed and lane.launch is not None:
-                slots = lane.launch.plan.slots
-                self.columns.writable("cached")[slots] += lane.owed
-                self.columns.writable("generated")[slots] += lane.owed
-                self.columns.writable("last_token_ns")[slots] = lane.owed_ns
-                lane.owed = 0
-
-    def _view(self, pipeline: int, lane: int, now_ns: int) -> LaneView:
-        pipe = self._pipes[pipeline]
-        self._pay(pipe)
-        state = pipe.lanes[lane]
-        limits = pipe.limits
-        own = len(state.rows) + state.idle_rows
-        waiting = len(pipe.waiting)
-        share = limits.lane_rows
-        if limits.num_lanes > 1:
-            held = sum(len(other.rows) for other in pipe.lanes)
-            share = min(share, -(-(held + waiting) // limits.num_lanes))
-        return LaneView(
-            now_ns, pipeline, lane, limits, self.columns, state.array, pipe.waiting.slots,
-            max(0, min(share, limits.lane_rows) - own), pipe.free_blocks, state.idle_rows, pipe.clock, self.is_padded,
-        )  # fmt: skip
+            pipe.pay()
 
     def _commit(self, pipeline: int, lane: int, plan: BatchPlan, view: LaneView) -> Launch:
         """Check a plan, take blocks and lanes for it, and return it as a batch."""
@@ -442,7 +313,7 @@ class Scheduler:
         if plan.preempt.size:
             preempted = columns.request[plan.preempt]
             for slot in plan.preempt.tolist():
-                self._preempt(pipe, slot)
+                pipe.preempt(slot)
         if plan.idle_rows != state.idle_rows and pipe.policy.holds_finished:
             raise PolicyError(f"plan computes {plan.idle_rows} idle rows, the lane has {state.idle_rows}")
         left = columns.left[slots]
@@ -451,7 +322,7 @@ class Scheduler:
             is_decode = emits = np.ones(slots.size, dtype=bool)
             repeats_itself = True
         else:
-            self._check(pipe, lane, plan, view, left)
+            pipe.check(lane, plan, view, left)
             emits = tokens == left
             is_decode = emits & (tokens == 1) & (columns.cached[slots] > 0)
             repeats_itself = bool(is_decode.all())
@@ -460,8 +331,8 @@ class Scheduler:
         cached = columns.cached[slots]
         if pipe.policy.kv_use is KvUse.PAGED:
             ends = cached + tokens
-            self._grow(pipe, slots, ends)
-            state.steps_to_block = self._steps_to_block(pipe, slots, ends)
+            pipe.grow(slots, ends)
+            state.steps_to_block = pipe.steps_to_block(slots, ends)
         launch = Launch(plan, cached, is_decode, emits, repeats_itself=repeats_itself)
         state.launch, state.in_flight = launch, True
         state.repeats_left, state.epoch = plan.max_repeats - 1, pipe.epoch
@@ -471,139 +342,3 @@ class Scheduler:
         if self.log.is_kept:
             self.log.enter(pipeline, lane, columns.request[slots], tokens, preempted)
         return launch
-
-    def _check(self, pipe: _Pipe, lane: int, plan: BatchPlan, view: LaneView, left: IntArray) -> None:
-        """Raise PolicyError unless a plan's requests may be in this lane; admit those that wait."""
-        slots, tokens, columns = plan.slots, plan.tokens, self.columns
-        size = slots.size
-        if size == 0:
-            raise PolicyError("plan without a request; a policy that has nothing to run returns None")
-        place = columns.place[slots]
-        waits = place == waiting_at(view.pipeline)
-        foreign = ~(waits | (place == running_at(view.pipeline, lane)))
-        if foreign.any():
-            slot = int(slots[np.argmax(foreign)])
-            raise PolicyError(f"plan has slot {slot}, which is neither in lane {lane} nor waits for its pipeline")
-        order = np.arange(size)
-        self._mark(slots, order)
-        if (self._marks[slots] != order).any():
-            raise PolicyError("plan has a request twice")
-        wrong = (tokens < 1) | (tokens > left)
-        if wrong.any():
-            bad = int(np.argmax(wrong))
-            who = columns.request[slots[bad]]
-            raise PolicyError(f"plan computes {tokens[bad]} tokens of request {who}, which has {left[bad]} left")
-        joining = slots[waits]
-        if joining.size:
-            state = pipe.lanes[lane]
-            room = pipe.limits.lane_rows - len(state.rows) - state.idle_rows
-            if joining.size > max(0, min(view.max_admissions + plan.preempt.size, room)):
-                raise PolicyError(f"plan admits {joining.size} requests, lane {lane} may take {view.max_admissions}")
-            self._admit(pipe, lane, joining, view)
-
-    def _mark(self, slots: IntArray, values: IntArray) -> None:
-        if self._marks.size < self.columns.capacity:
-            self._marks = np.zeros(self.columns.capacity, np.int64)
-        self._marks[slots] = values
-
-    def _admit(self, pipe: _Pipe, lane: int, joining: IntArray, view: LaneView) -> None:
-        """Give waiting requests a lane, and the blocks that their policy's use of KV asks for first."""
-        columns, limits = self.columns, pipe.limits
-        known = columns.left[joining]
-        if pipe.policy.kv_use is KvUse.RESERVE:
-            need = -(-(columns.prompt[joining] + columns.max_new[joining]) // limits.block_tokens)
-            taken = need
-        else:
-            taken = -(-known // limits.block_tokens)
-            need = taken + 1
-            need = np.minimum(need, limits.kv_blocks)  # a sequence as long as the pool has no block beyond
-        if int(taken.sum()) + int((need - taken).max()) > pipe.free_blocks:
-            raise PolicyError(
-                f"plan admits requests that need {int(taken.sum()) + int((need - taken).max())} KV blocks,"
-                f" {pipe.free_blocks} are free"
-            )
-        columns.writable("blocks")[joining] = taken
-        columns.writable("state")[joining] = _RUNNING
-        columns.writable("lane")[joining] = lane
-        columns.writable("place")[joining] = running_at(view.pipeline, lane)
-        started = columns.writable("started_ns")
-        started[joining[started[joining] < 0]] = view.now_ns
-        pipe.free_blocks -= int(taken.sum())
-        pipe.waiting.remove(joining)
-        state = pipe.lanes[lane]
-        state.rows += joining.tolist()
-        state.array = np.array(state.rows, np.int64)
-
-    def _grow(self, pipe: _Pipe, slots: IntArray, ends: IntArray) -> None:
-        """Take the blocks that hold `ends` tokens of each request."""
-        blocks = self.columns.writable("blocks")
-        need = -(-ends // pipe.limits.block_tokens)
-        more = int(np.maximum(need - blocks[slots], 0).sum())
-        if more > pipe.free_blocks:
-            raise PolicyError(f"plan needs {more} more KV blocks, {pipe.free_blocks} are free")
-        if more:
-            blocks[slots] = np.maximum(need, blocks[slots])
-            pipe.free_blocks -= more
-
-    def _steps_to_block(self, pipe: _Pipe, slots: IntArray, ends: IntArray) -> int:
-        """Return how many more tokens each request of a batch can hold in the blocks it has."""
-        return int((self.columns.blocks[slots] * pipe.limits.block_tokens - ends).min())
-
-    def _repeat(self, pipe: _Pipe, state: _Lane) -> Launch | None:
-        """Return the lane's batch one token later; ``None`` when blocks run short."""
-        launch = state.launch
-        assert launch is not None
-        slots = launch.plan.slots
-        if pipe.policy.kv_use is KvUse.PAGED:
-            if state.steps_to_block <= 0:
-                self._pay(pipe)
-                ends = self.columns.cached[slots] + 1
-                need = -(-ends // pipe.limits.block_tokens)
-                if int(np.maximum(need - self.columns.blocks[slots], 0).sum()) > pipe.free_blocks:
-                    return None
-                self._grow(pipe, slots, ends)
-                state.steps_to_block = self._steps_to_block(pipe, slots, ends)
-            else:
-                state.steps_to_block -= 1
-        state.repeats_left -= 1
-        state.in_flight = True
-        launch = launch if launch.is_repeat else replace(launch, is_repeat=True)
-        state.launch = launch
-        return launch
-
-    def _preempt(self, pipe: _Pipe, slot: int) -> None:
-        """Take a running request's KV; it waits before those that never ran, first among equals by arrival."""
-        columns = self.columns
-        if columns.state[slot] != State.RUNNING:
-            raise PolicyError(f"plan preempts request {columns.request[slot]}, which doesn't run")
-        lane = pipe.lanes[int(columns.lane[slot])]
-        if lane.in_flight:
-            raise PolicyError(f"plan preempts request {columns.request[slot]} of a lane in flight")
-        self._leave_lane(pipe, lane, slot)
-        columns.writable("state")[slot] = State.PREEMPTED
-        columns.writable("place")[slot] = waiting_at(int(columns.pipeline[slot]))
-        columns.writable("cached")[slot] = 0
-        columns.writable("left")[slot] = columns.prompt[slot] + columns.generated[slot]
-        ahead = pipe.waiting.slots
-        key = columns.arrival_ns[slot]
-        position = int(np.count_nonzero((columns.state[ahead] == State.PREEMPTED) & (columns.arrival_ns[ahead] <= key)))
-        pipe.waiting.insert(position, slot)
-        pipe.epoch += 1
-
-    def _leave_lane(self, pipe: _Pipe, lane: _Lane, slot: int, *, is_over: bool = False) -> None:
-        """Take a request out of its lane and free its blocks, or hold both until the lane's batch is over."""
-        lane.rows.remove(slot)
-        lane.array = np.array(lane.rows, np.int64)
-        blocks = int(self.columns.blocks[slot])
-        self.columns.writable("blocks")[slot] = 0
-        if is_over and pipe.policy.holds_finished:
-            lane.idle_rows += 1
-            lane.idle_blocks += blocks
-        else:
-            pipe.free_blocks += blocks
-
-    def _forget(self, pipe: _Pipe, slot: int) -> None:
-        pipe.members.discard(slot)
-        pipe.outstanding -= 1
-        pipe.epoch += 1
-        self.columns.release(slot)

@@ -8,154 +8,27 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.pipeline_clock import PipelineClock
 from slob_opt.cost.stage_clock import PS_PER_NS, Work, work_of_rows
-from slob_opt.errors import InputError
 from slob_opt.problem.workload import Workload
-from slob_opt.scheduling.batch_plan import DecisionLog
 from slob_opt.scheduling.policy import Dispatcher, KvUse, PipelineLimits, Policy
-from slob_opt.scheduling.scheduler import Arrival, Launch, Scheduler
+from slob_opt.scheduling.records import Arrival, Launch
+from slob_opt.scheduling.scheduler import Scheduler
 from slob_opt.simulation.delivery import Delivery, End
+from slob_opt.simulation.options import EngineOptions, SimulationResult
+from slob_opt.simulation.servers import DONE, WAKE, Line, Run
 
 IntArray = NDArray[np.int64]
-
-_WAKE, _DONE = 0, 1
-"""Kinds of events, in their order at the same time: arrivals come before both."""
 
 NEVER = 1 << 62
 """A time after all others."""
 
 SHORT_LEAP = 3
 """Iterations from which a leap is worth its array operations."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How the simulated engine computes.
-
-    Attributes
-    ----------
-    is_padded
-        Rectangles instead of packed tokens.
-    is_leaping
-        Whether lanes leap over iterations in which nothing changes; the result is the same without, only later.
-    keeps_log
-        Whether decisions are logged.
-    noise
-        Standard deviation of the logarithm of each stage time; 0 is none. A noisy simulation doesn't leap.
-    seed
-        Of the noise.
-    """
-
-    is_padded: bool = False
-    is_leaping: bool = True
-    keeps_log: bool = False
-    noise: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.noise < 2:
-            raise InputError(f"noise is {self.noise}, expected from 0 to below 2")
-
-
-@dataclass(frozen=True, slots=True)
-class StageUse:
-    """What one stage did.
-
-    Attributes
-    ----------
-    busy_ns
-        Time it computed.
-    first_ns, last_ns
-        When it first started and last ended; ``None`` when it never ran.
-    tokens, padding_tokens
-        Tokens it computed, and those of them that were pads.
-    """
-
-    busy_ns: int
-    first_ns: int | None
-    last_ns: int | None
-    tokens: int
-    padding_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationResult:
-    """What a simulation leaves behind; requests went to the sink as they ended.
-
-    Attributes
-    ----------
-    end_ns
-        Time of the last event.
-    stages
-        For each pipeline the use of its stages.
-    log
-        Decisions, empty unless kept.
-    num_finished, num_rejected, num_unfinished
-        Requests.
-    """
-
-    end_ns: int
-    stages: tuple[tuple[StageUse, ...], ...]
-    log: DecisionLog
-    num_finished: int
-    num_rejected: int
-    num_unfinished: int
-
-
-@dataclass(slots=True)
-class _Run:
-    """A lane's batch in flight, or the lane idle (``launch`` is ``None``)."""
-
-    launch: Launch | None = None
-    is_busy: bool = False
-    work: Work | None = None
-    base_ps: tuple[int, ...] = ()
-    kv_tokens: int = 0
-    padding: int = 0
-    hops: tuple[tuple[int, ...], tuple[int, ...], int] = ((), (), 0)
-    steps: int = 1
-    times: IntArray | None = None
-    to_end: int = 0
-    ticket: int = 0
-    done_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Line:
-    """A pipeline's servers."""
-
-    clock: PipelineClock
-    slopes: tuple[int, ...]
-    is_linear: bool
-    stage_free: list[int]
-    link_free: list[int]
-    busy: list[int]
-    first: list[int | None]
-    last: list[int | None]
-    runs: list[_Run]
-    tokens: int = 0
-    padding: int = 0
-    in_flight: int = 0
-    next_lane: int = 0
-    wake_ns: int = -1
-    decodes: dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], int]]] = field(
-        default_factory=dict
-    )
-
-    def decode_base(self, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """Return what `size` packed decodes take on each stage beside reading the cache, ps, and the hops."""
-        known = self.decodes.get(size)
-        if known is None:
-            work = Work(size, size, (0,), (0,), size, 0)
-            base = tuple(stage.ps(work) for stage in self.clock.stages)
-            known = self.decodes[size] = (base, self.clock.hops(size, size))
-        return known
 
 
 class Simulator:
@@ -206,12 +79,12 @@ class Simulator:
         # State that a dispatcher reads when a request arrives must be that of the moment.
         self._is_read = dispatcher is not None
 
-    def _line(self, clock: PipelineClock, limits: PipelineLimits) -> _Line:
+    def _line(self, clock: PipelineClock, limits: PipelineLimits) -> Line:
         size = len(clock.stages)
         is_linear = clock.windows == (None,)
-        return _Line(
+        return Line(
             clock, tuple(slope[0] for slope in clock.kv_ps), is_linear, [0] * size, [0] * (size - 1), [0] * size,
-            [None] * size, [None] * size, [_Run() for _ in range(limits.num_lanes)],
+            [None] * size, [None] * size, [Run() for _ in range(limits.num_lanes)],
         )  # fmt: skip
 
     # ------------------------------------------------------------------ the loop
@@ -241,7 +114,7 @@ class Simulator:
                 break
             now, kind, ticket, pipeline, lane = heapq.heappop(events)
             line = self._lines[pipeline]
-            if kind == _DONE:
+            if kind == DONE:
                 if line.runs[lane].ticket != ticket:
                     continue  # the lane has gone on by itself, see _go_on
                 self._complete(pipeline, lane, now)
@@ -258,7 +131,7 @@ class Simulator:
 
     def _push(self, at: int, kind: int, pipeline: int, lane: int) -> None:
         self._count += 1
-        if kind == _DONE:
+        if kind == DONE:
             run = self._lines[pipeline].runs[lane]
             run.ticket, run.done_ns = self._count, at
         heapq.heappush(self._events, (at, kind, self._count, pipeline, lane))
@@ -305,7 +178,7 @@ class Simulator:
             free = [lane for lane, run in enumerate(line.runs) if not run.is_busy]
             if any(self.scheduler.has_work(pipeline, lane) for lane in free):
                 line.wake_ns = line.stage_free[0]
-                self._push(line.wake_ns, _WAKE, pipeline, 0)
+                self._push(line.wake_ns, WAKE, pipeline, 0)
 
     # ------------------------------------------------------------------ batches
 
@@ -326,10 +199,10 @@ class Simulator:
         run.steps, run.times = 1, None
         if launch.repeats_itself and self._leap(pipeline, lane, now):
             return True
-        self._push(self._pass(line, run, now), _DONE, pipeline, lane)
+        self._push(line.send(run, now, self._rng, self.options.noise), DONE, pipeline, lane)
         return True
 
-    def _measure(self, line: _Line, run: _Run, launch: Launch) -> None:
+    def _measure(self, line: Line, run: Run, launch: Launch) -> None:
         """Enter the work of a new batch."""
         plan = launch.plan
         if launch.repeats_itself and line.is_linear and not self.options.is_padded and not plan.idle_rows:
@@ -361,33 +234,6 @@ class Simulator:
         emitting = plan.slots[launch.emits] if not launch.repeats_itself else plan.slots
         left = self._true[emitting] - self.scheduler.columns.generated[emitting]
         run.to_end = int(left.min()) if emitting.size else 1 << 30
-
-    def _pass(self, line: _Line, run: _Run, now: int) -> int:
-        """Send a batch through stages and links; return when its tokens are back."""
-        work = run.work
-        assert work is not None
-        at = now
-        has_decodes = work.decodes > 0
-        busy, latency, back = run.hops
-        stage_free, link_free = line.stage_free, line.link_free
-        last = len(stage_free) - 1
-        for stage, base in enumerate(run.base_ps):
-            time = (base + line.slopes[stage] * run.kv_tokens if has_decodes else base) // PS_PER_NS
-            if self._rng is not None:
-                time = max(1, round(time * float(np.exp(self._rng.normal(0.0, self.options.noise)))))
-            start = max(at, stage_free[stage])
-            at = stage_free[stage] = start + time
-            line.busy[stage] += time
-            if line.first[stage] is None:
-                line.first[stage] = start
-            line.last[stage] = at
-            if stage < last:
-                start = max(at, link_free[stage])
-                link_free[stage] = start + busy[stage]
-                at = link_free[stage] + latency[stage]
-        line.tokens += work.tokens
-        line.padding += run.padding
-        return at + back
 
     def _leap(self, pipeline: int, lane: int, now: int) -> bool:
         """Let the batch that starts now stand for all iterations up to the next event; return whether it does."""
@@ -429,7 +275,7 @@ class Simulator:
         run.kv_tokens += (size - 1) * work.rows
         line.tokens += work.tokens * size
         line.padding += run.padding * size
-        self._push(int(ends[size - 1]), _DONE, pipeline, lane)
+        self._push(int(ends[size - 1]), DONE, pipeline, lane)
         return True
 
     def _go_on(self, pipeline: int) -> None:
@@ -452,35 +298,7 @@ class Simulator:
         if max(left) < SHORT_LEAP or (self._takes_blocks[pipeline] and needed > scheduler.free_blocks(pipeline)):
             return
         stop = self._next_arrival if self.horizon_ns is None else min(self._next_arrival, self.horizon_ns + 1)
-        queue = [(run.done_ns, _DONE, run.ticket, lane) for lane, run in enumerate(runs) if run.is_busy]
-        heapq.heapify(queue)
-        is_idle = [False] * size
-        times: list[list[int]] = [[] for _ in runs]
-        launched, ticket = [0] * size, self._count
-        while queue and queue[0][0] < stop:
-            now, kind, _, lane = queue[0]
-            if kind == _DONE:
-                if left[lane] <= 0:
-                    break
-                times[lane].append(now)
-                is_idle[lane] = True
-            heapq.heappop(queue)
-            if line.stage_free[0] <= now:
-                for offset in range(size):
-                    lane = (line.next_lane + offset) % size
-                    if is_idle[lane]:
-                        run = runs[lane]
-                        assert run.work is not None
-                        run.kv_tokens += run.work.rows
-                        ticket += 1
-                        heapq.heappush(queue, (self._pass(line, run, now), _DONE, ticket, lane))
-                        is_idle[lane] = False
-                        left[lane] -= 1
-                        launched[lane] += 1
-                        line.next_lane = (lane + 1) % size
-                        break
-            if any(is_idle) and line.stage_free[0] > now and all(event[1] != _WAKE for event in queue):
-                heapq.heappush(queue, (line.stage_free[0], _WAKE, 0, 0))
+        queue, times, launched = line.go_on(left, stop, self._count)
         self._settle_lanes(pipeline, queue, times, launched)
 
     def _settle_lanes(
@@ -508,11 +326,11 @@ class Simulator:
         line.in_flight = sum(run.is_busy for run in line.runs)
         line.wake_ns = -1
         for at, kind, _, lane in sorted(queue):
-            if kind == _WAKE:
+            if kind == WAKE:
                 line.wake_ns = at
-                self._push(at, _WAKE, pipeline, 0)
+                self._push(at, WAKE, pipeline, 0)
             else:
-                self._push(at, _DONE, pipeline, lane)
+                self._push(at, DONE, pipeline, lane)
 
     def _complete(self, pipeline: int, lane: int, now: int) -> None:
         """Deliver a batch."""
@@ -577,11 +395,5 @@ class Simulator:
             self._sink(Delivery(index, End.UNFINISHED, None, None, np.zeros(0, np.int64)))
 
     def _result(self, now: int) -> SimulationResult:
-        stages = tuple(
-            tuple(
-                StageUse(busy, first, last, line.tokens, line.padding)
-                for busy, first, last in zip(line.busy, line.first, line.last, strict=True)
-            )
-            for line in self._lines
-        )
+        stages = tuple(line.use() for line in self._lines)
         return SimulationResult(now, stages, self.scheduler.log, *self._ended)
