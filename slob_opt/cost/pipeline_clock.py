@@ -17,6 +17,13 @@ TOKEN_ID_BYTES = 4
 """Bytes of a token id on its way back to the first stage."""
 
 
+Hops = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Busy and latency nanoseconds of each link forward, and the time back."""
+
+COMPUTE_BOUND_TOKENS = 512
+"""Computed tokens from which a batch takes time in proportion to its tokens on all cards of the catalogue, nearly."""
+
+
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
     """Times of one iteration, nanoseconds.
@@ -61,6 +68,8 @@ class PipelineClock:
         self.windows = stages[0].windows
         self.row_bytes = model.hidden_size * model.activation_bits / 8
         self.kv_ps = tuple(stage.kv_ps for stage in self.stages)
+        self._decodes: dict[int, tuple[tuple[int, ...], Hops]] = {}
+        self._prompt_token_s: float | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, model: ModelSpec, pipeline: Pipeline) -> PipelineClock:
@@ -76,7 +85,7 @@ class PipelineClock:
         links = [link(a, b) for a, b in itertools.pairwise(heads)]
         return cls(stages, links, link(heads[-1], heads[0]) if len(heads) > 1 else None)
 
-    def hops(self, tokens: int, rows: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    def hops(self, tokens: int, rows: int) -> Hops:
         """Return busy and latency nanoseconds of each link forward, and the time back, of a number of tokens."""
         size = tokens * self.row_bytes
         busy = tuple(int(size / link.bytes_per_s * 1e9) for link in self.links)
@@ -98,3 +107,39 @@ class PipelineClock:
         """Return the longest time that one stage or link is busy in an iteration, seconds."""
         times = self.times(work)
         return max(*times.stage_ns, *times.busy_ns, 0) / 1e9
+
+    def decode_base(self, rows: int) -> tuple[tuple[int, ...], Hops]:
+        """Return what packed decodes take on each stage beside reading the cache, ps, and their hops."""
+        known = self._decodes.get(rows)
+        if known is None:
+            none = (0,) * len(self.windows)
+            work = Work(rows, rows, none, none, rows, 0)
+            known = self._decodes[rows] = (tuple(stage.ps(work) for stage in self.stages), self.hops(rows, rows))
+        return known
+
+    def pace_s(self, rows: int, kv_tokens: int, num_lanes: int = 1) -> float:
+        """Return the time between the tokens of requests that decode in so many lanes alike, seconds.
+
+        Parameters
+        ----------
+        rows, kv_tokens
+            Decodes of a lane, and cached tokens that they read; layers with a window are taken to read all of them.
+        num_lanes
+            Lanes in flight.
+        """
+        base, (busy, latency, back) = self.decode_base(rows)
+        times = [ps + sum(slopes) * kv_tokens for ps, slopes in zip(base, self.kv_ps, strict=True)]
+        total = sum(times) / PS_PER_NS + sum(busy) + sum(latency) + back
+        return max(total, num_lanes * max(max(times) / PS_PER_NS, *busy, 0)) / 1e9
+
+    @property
+    def prompt_token_s(self) -> float:
+        """Time of one more prompt token on the bottleneck in a batch that is bound by compute, seconds."""
+        if self._prompt_token_s is None:
+            none = (0,) * len(self.windows)
+            few, many = (
+                self.bottleneck_s(Work(tokens, 1, none, none, 0, 1))
+                for tokens in (COMPUTE_BOUND_TOKENS, 2 * COMPUTE_BOUND_TOKENS)
+            )
+            self._prompt_token_s = max((many - few) / COMPUTE_BOUND_TOKENS, 1e-9)
+        return self._prompt_token_s

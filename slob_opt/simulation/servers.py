@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slob_opt.cost.pipeline_clock import PipelineClock
+from slob_opt.cost.pipeline_clock import Hops, PipelineClock
 from slob_opt.cost.stage_clock import PS_PER_NS, Work
 from slob_opt.scheduling.records import Launch
 from slob_opt.simulation.options import StageUse
@@ -29,7 +29,7 @@ class Run:
     base_ps: tuple[int, ...] = ()
     kv_tokens: int = 0
     padding: int = 0
-    hops: tuple[tuple[int, ...], tuple[int, ...], int] = ((), (), 0)
+    hops: Hops = ((), (), 0)
     steps: int = 1
     times: IntArray | None = None
     to_end: int = 0
@@ -55,18 +55,6 @@ class Line:
     in_flight: int = 0
     next_lane: int = 0
     wake_ns: int = -1
-    decodes: dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], int]]] = field(
-        default_factory=dict
-    )
-
-    def decode_base(self, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """Return what `size` packed decodes take on each stage beside reading the cache, ps, and the hops."""
-        known = self.decodes.get(size)
-        if known is None:
-            work = Work(size, size, (0,), (0,), size, 0)
-            base = tuple(stage.ps(work) for stage in self.clock.stages)
-            known = self.decodes[size] = (base, self.clock.hops(size, size))
-        return known
 
     def send(self, run: Run, now: int, rng: np.random.Generator | None = None, noise: float = 0.0) -> int:
         """Send a batch through stages and links; return when its tokens are back."""

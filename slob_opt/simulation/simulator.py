@@ -208,7 +208,7 @@ class Simulator:
         if launch.repeats_itself and line.is_linear and not self.options.is_padded and not plan.idle_rows:
             size = plan.slots.size
             run.kv_tokens = int(launch.cached.sum()) + size
-            run.base_ps, run.hops = line.decode_base(size)
+            run.base_ps, run.hops = line.clock.decode_base(size)
             run.work, run.padding = Work(size, size, (0,), (0,), size, 0), 0
             run.to_end = int((self._true[plan.slots] - self.scheduler.columns.generated[plan.slots]).min())
             return

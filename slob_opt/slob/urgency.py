@@ -1,0 +1,76 @@
+"""What a delay costs in satisfaction: of a stream that is being read, and of a request that waits for its first token.
+
+With token k due at ``d_k = arrival + ttft + (k - 1) / v``, a request whose next token comes `x` seconds late reads that
+many seconds behind. If the engine puts out a token every `tpot` seconds, faster than the reader's ``1 / v``, each later
+token is ``1 / v - tpot`` less late, so lateness x costs about ``w / g * integral_0^x (1 - phi(y)) dy`` with that gain
+g. A first token that is late costs its own weight besides. Before it is due, nothing is lost.
+
+The abstract of the paper weighs the tokens of a streamed response; the formulas here are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How clients read, which is how satisfaction is measured.
+
+    Attributes
+    ----------
+    ttft_s
+        Patience for the first token, seconds.
+    tpot_s
+        Seconds between the tokens of a reader.
+    scale_s
+        Lateness at which a token is worth half, seconds.
+    first_weight, weight_floor, weight_decay
+        Weights of tokens: `first_weight` for the first, then ``max(weight_floor, weight_decay ** (k - 1))``.
+    """
+
+    ttft_s: float = 1.0
+    tpot_s: float = 1 / 5.3
+    scale_s: float = 5.0
+    first_weight: float = 10.0
+    weight_floor: float = 0.5
+    weight_decay: float = 0.98
+
+    def total_weight(self, tokens: FloatArray) -> FloatArray:
+        """Return the sum of weights of answers of a number of tokens, (N,)."""
+        last_decaying = np.log(self.weight_floor) / np.log(self.weight_decay)  # tokens until the floor
+        decaying = np.minimum(tokens - 1, last_decaying)
+        ramp = self.weight_decay * (1 - self.weight_decay**decaying) / (1 - self.weight_decay)
+        return np.asarray(self.first_weight + ramp + self.weight_floor * np.maximum(tokens - 1 - last_decaying, 0.0))
+
+
+def lost(late_s: FloatArray, scale_s: float) -> FloatArray:
+    """Return ``1 - phi``: the share of a token's worth that is gone at some lateness, seconds."""
+    late = np.maximum(late_s, 0.0) / scale_s
+    return np.asarray(late / (1 + late))
+
+
+def loss_rate(late_s: FloatArray, scale_s: float) -> FloatArray:
+    """Return the derivative of :func:`lost` by lateness, 1/s; zero before a token is due."""
+    late = late_s / scale_s
+    return np.asarray(np.where(late_s < 0, 0.0, 1 / (scale_s * (1 + np.maximum(late, 0.0)) ** 2)))
+
+
+def stream_loss(late_s: FloatArray, scale_s: float, gain_s: FloatArray | float) -> FloatArray:
+    """Return the token weights lost by a stream that reads `late_s` behind and catches up `gain_s` a token.
+
+    The integral of :func:`lost` from 0 to the lateness, over the gain.
+    """
+    late = np.maximum(late_s, 0.0)
+    return np.asarray((late - scale_s * np.log1p(late / scale_s)) / gain_s)
+
+
+def waiting_loss(late_s: FloatArray, reading: Reading, gain_s: FloatArray | float) -> FloatArray:
+    """Return the token weights lost by a request whose first token comes `late_s` after it's due."""
+    follow = stream_loss(late_s, reading.scale_s, gain_s)
+    return np.asarray(reading.first_weight * lost(late_s, reading.scale_s) + follow)
