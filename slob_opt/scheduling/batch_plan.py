@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from slob_opt.errors import PolicyError
 
 IntArray = NDArray[np.int64]
 
@@ -16,12 +15,30 @@ NO_SLOTS: IntArray = np.zeros(0, np.int64)
 NO_SLOTS.setflags(write=False)
 
 
-def _no_slots() -> IntArray:
-    return NO_SLOTS
+_ONES: IntArray = np.ones(4096, np.int64)
+_ONES.setflags(write=False)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
+def ones(size: int) -> IntArray:
+    """Return (size,) int64 ones, read-only."""
+    return _ONES[:size] if size <= _ONES.size else np.ones(size, np.int64)
+
+
+_TRUES = np.ones(4096, dtype=bool)
+_TRUES.setflags(write=False)
+
+
+def trues(size: int) -> NDArray[np.bool_]:
+    """Return (size,) bool, all true, read-only."""
+    return _TRUES[:size] if size <= _TRUES.size else np.ones(size, dtype=bool)
+
+
+def is_ones(tokens: IntArray) -> bool:
+    """Return whether an array is all ones; at once when it comes from :func:`ones`."""
+    return tokens.base is _ONES or bool((tokens == 1).all())
+
+
+class BatchPlan(NamedTuple):
     """One iteration of one lane: how many tokens each request computes.
 
     Attributes
@@ -42,20 +59,14 @@ class BatchPlan:
 
     slots: IntArray
     tokens: IntArray
-    preempt: IntArray = field(default_factory=_no_slots)
+    preempt: IntArray = NO_SLOTS
     idle_rows: int = 0
     max_repeats: int = 1
-
-    def __post_init__(self) -> None:
-        if self.slots.shape != self.tokens.shape or self.slots.ndim != 1:
-            raise PolicyError(f"plan of {self.slots.shape} slots and {self.tokens.shape} token counts")
-        if self.max_repeats < 1 or self.idle_rows < 0:
-            raise PolicyError(f"plan with max_repeats {self.max_repeats} and {self.idle_rows} idle rows")
 
     @classmethod
     def decode(cls, slots: IntArray, *, max_repeats: int = 1, idle_rows: int = 0) -> BatchPlan:
         """Return the plan in which each request computes one token."""
-        return cls(slots, np.ones(slots.size, np.int64), NO_SLOTS, idle_rows, max_repeats)
+        return cls(slots, ones(slots.size), NO_SLOTS, idle_rows, max_repeats)
 
 
 @dataclass(frozen=True, slots=True)

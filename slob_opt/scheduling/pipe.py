@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from slob_opt.cost.pipeline_clock import PipelineClock
 from slob_opt.errors import PolicyError
 from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan
 from slob_opt.scheduling.columns import RequestColumns, State, running_at, waiting_at
-from slob_opt.scheduling.policy import KvUse, LaneView, PipelineLimits, Policy
+from slob_opt.scheduling.policy import LaneView, PipelineLimits, Policy
 from slob_opt.scheduling.records import Launch
 from slob_opt.scheduling.waiting import WaitingQueue
 
@@ -26,6 +26,7 @@ class Lane:
 
     Decode steps that changed nothing but counts are owed to the columns (`owed`, the last of them at `owed_ns`) until
     someone looks: a step of a repeated batch then costs a few additions, however many requests are in it.
+    `steps_to_limit` counts down for the slots in `counted`.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -40,6 +41,8 @@ class Lane:
     steps_to_limit: int = 0
     owed: int = 0
     owed_ns: int = 0
+    all_decode: bool = False
+    counted: IntArray | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class Pipe:
     lanes: list[Lane]
     waiting: WaitingQueue
     free_blocks: int
+    is_paged: bool
     outstanding: int = 0
     epoch: int = 0
     members: set[int] = field(default_factory=set)
@@ -90,7 +94,7 @@ class Pipe:
         """Give waiting requests a lane, and the blocks that their policy's use of KV asks for first."""
         columns, limits = self.columns, self.limits
         known = columns.left[joining]
-        if self.policy.kv_use is KvUse.RESERVE:
+        if not self.is_paged:
             need = -(-(columns.prompt[joining] + columns.max_new[joining]) // limits.block_tokens)
             taken = need
         else:
@@ -113,6 +117,7 @@ class Pipe:
         state = self.lanes[lane]
         state.rows += joining.tolist()
         state.array = np.array(state.rows, np.int64)
+        state.all_decode = False
 
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Take the blocks that hold `ends` tokens of each request."""
@@ -134,7 +139,7 @@ class Pipe:
         launch = state.launch
         assert launch is not None
         slots = launch.plan.slots
-        if self.policy.kv_use is KvUse.PAGED:
+        if self.is_paged:
             if state.steps_to_block <= 0:
                 self.pay()
                 ends = self.columns.cached[slots] + 1
@@ -147,7 +152,7 @@ class Pipe:
                 state.steps_to_block -= 1
         state.repeats_left -= 1
         state.in_flight = True
-        launch = launch if launch.is_repeat else replace(launch, is_repeat=True)
+        launch = launch if launch.is_repeat else launch._replace(is_repeat=True)
         state.launch = launch
         return launch
 
@@ -193,6 +198,8 @@ class Pipe:
         """Raise PolicyError unless a plan's requests may be in this lane; admit those that wait."""
         slots, tokens, columns = plan.slots, plan.tokens, self.columns
         size = slots.size
+        if slots.shape != tokens.shape or slots.ndim != 1:
+            raise PolicyError(f"plan of {slots.shape} slots and {tokens.shape} token counts")
         if size == 0:
             raise PolicyError("plan without a request; a policy that has nothing to run returns None")
         place = columns.place[slots]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,7 @@ class PipelineLimits:
         return max(1, self.max_rows // self.num_lanes)
 
 
-@dataclass(frozen=True, slots=True)
-class LaneView:
+class LaneView(NamedTuple):
     """What a policy sees of a lane that may launch now.
 
     Attributes
@@ -133,8 +132,7 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalView:
+class ArrivalView(NamedTuple):
     """What a dispatcher sees when a request arrives.
 
     Attributes

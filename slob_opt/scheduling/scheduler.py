@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from slob_opt.cost.pipeline_clock import PipelineClock
 from slob_opt.errors import PolicyError
-from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, DecisionLog
+from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, DecisionLog, is_ones, trues
 from slob_opt.scheduling.columns import RequestColumns, State, waiting_at
 from slob_opt.scheduling.pipe import Lane, Pipe
 from slob_opt.scheduling.policy import ArrivalView, Dispatcher, KvUse, LaneView, PipelineLimits, Policy
@@ -77,6 +77,7 @@ class Scheduler:
                 [Lane() for _ in range(limit.num_lanes)],
                 WaitingQueue(),
                 limit.kv_blocks,
+                is_paged=policy.kv_use is KvUse.PAGED,
             )
             for index, (limit, clock, policy) in enumerate(zip(limits, clocks, policies, strict=True))
         ]
@@ -198,7 +199,7 @@ class Scheduler:
         if launch is None or state.epoch != pipe.epoch:
             return 0
         steps = min(state.repeats_left, most, state.steps_to_limit - 1)
-        if steps <= 0 or pipe.policy.kv_use is KvUse.RESERVE:
+        if steps <= 0 or not pipe.is_paged:
             return max(steps, 0)
         pipe.pay()
         slots = launch.plan.slots
@@ -224,7 +225,7 @@ class Scheduler:
         assert state.launch is not None
         pipe.pay()
         state.repeats_left -= steps
-        if pipe.policy.kv_use is KvUse.PAGED:
+        if pipe.is_paged:
             slots = state.launch.plan.slots
             ends = self.columns.cached[slots] + 1 + steps
             pipe.grow(slots, ends)
@@ -266,10 +267,13 @@ class Scheduler:
             left = self.columns.writable("left")
             left[slots] -= launch.plan.tokens
             left[emitting] += 1
+            state.all_decode = emitting.size == len(state.rows)
         generated[emitting] += steps
         self.columns.writable("last_token_ns")[emitting] = now_ns
-        over: list[int] = emitting[generated[emitting] >= self.columns.max_new[emitting]].tolist()
-        over += [slot for slot in ended if slot not in over]
+        over = list(ended)
+        if state.steps_to_limit <= 0:
+            at_limit = emitting[generated[emitting] >= self.columns.max_new[emitting]].tolist()
+            over += [slot for slot in at_limit if slot not in over]
         for slot in over:
             pipe.leave_lane(state, slot, is_over=True)
             pipe.forget(slot)
@@ -316,12 +320,14 @@ class Scheduler:
                 pipe.preempt(slot)
         if plan.idle_rows != state.idle_rows and pipe.policy.holds_finished:
             raise PolicyError(f"plan computes {plan.idle_rows} idle rows, the lane has {state.idle_rows}")
-        left = columns.left[slots]
-        if plan.max_repeats > 1 and slots is state.array and left.max() == 1:
+        if plan.max_repeats < 1 or plan.idle_rows < 0:
+            raise PolicyError(f"plan with max_repeats {plan.max_repeats} and {plan.idle_rows} idle rows")
+        if state.all_decode and slots is state.array and slots.size and is_ones(tokens):
             # All that the lane holds, each one token: what every other decision is, and nothing can be wrong with it.
-            is_decode = emits = np.ones(slots.size, dtype=bool)
+            is_decode = emits = trues(slots.size)
             repeats_itself = True
         else:
+            left = columns.left[slots]
             pipe.check(lane, plan, view, left)
             emits = tokens == left
             is_decode = emits & (tokens == 1) & (columns.cached[slots] > 0)
@@ -329,16 +335,18 @@ class Scheduler:
             if plan.max_repeats > 1 and not repeats_itself:
                 raise PolicyError("only a plan in which each request computes its next token may repeat")
         cached = columns.cached[slots]
-        if pipe.policy.kv_use is KvUse.PAGED:
+        if pipe.is_paged:
             ends = cached + tokens
             pipe.grow(slots, ends)
             state.steps_to_block = pipe.steps_to_block(slots, ends)
         launch = Launch(plan, cached, is_decode, emits, repeats_itself=repeats_itself)
         state.launch, state.in_flight = launch, True
         state.repeats_left, state.epoch = plan.max_repeats - 1, pipe.epoch
-        state.steps_to_limit = 1
-        if repeats_itself:
-            state.steps_to_limit = int((columns.max_new[slots] - columns.generated[slots]).min())
+        if not repeats_itself:
+            state.steps_to_limit, state.counted = 1, None
+        elif state.counted is not slots:
+            state.steps_to_limit = int(np.minimum.reduce(columns.max_new[slots] - columns.generated[slots]))
+            state.counted = slots
         if self.log.is_kept:
             self.log.enter(pipeline, lane, columns.request[slots], tokens, preempted)
         return launch

@@ -48,7 +48,6 @@ class Line:
     link_free: list[int]
     busy: list[int]
     first: list[int | None]
-    last: list[int | None]
     runs: list[Run]
     tokens: int = 0
     padding: int = 0
@@ -60,25 +59,26 @@ class Line:
         """Send a batch through stages and links; return when its tokens are back."""
         work = run.work
         assert work is not None
-        at = now
-        has_decodes = work.decodes > 0
+        at, last = now, len(self.stage_free) - 1
         busy, latency, back = run.hops
-        stage_free, link_free = self.stage_free, self.link_free
-        last = len(stage_free) - 1
+        free, link_free, used, slopes = self.stage_free, self.link_free, self.busy, self.slopes
+        kv_tokens = run.kv_tokens if work.decodes else 0
+        is_first = self.first[last] is None
         for stage, base in enumerate(run.base_ps):
-            time = (base + self.slopes[stage] * run.kv_tokens if has_decodes else base) // PS_PER_NS
+            time = (base + slopes[stage] * kv_tokens) // PS_PER_NS
             if rng is not None:
                 time = max(1, round(time * float(np.exp(rng.normal(0.0, noise)))))
-            start = max(at, stage_free[stage])
-            at = stage_free[stage] = start + time
-            self.busy[stage] += time
-            if self.first[stage] is None:
-                self.first[stage] = start
-            self.last[stage] = at
+            at = max(at, free[stage])
+            if is_first and self.first[stage] is None:
+                self.first[stage] = at
+            at += time
+            free[stage] = at
+            used[stage] += time
             if stage < last:
-                start = max(at, link_free[stage])
-                link_free[stage] = start + busy[stage]
-                at = link_free[stage] + latency[stage]
+                at = max(at, link_free[stage])
+                at += busy[stage]
+                link_free[stage] = at
+                at += latency[stage]
         self.tokens += work.tokens
         self.padding += run.padding
         return at + back
@@ -111,38 +111,91 @@ class Line:
         runs, size = self.runs, len(self.runs)
         queue = [(run.done_ns, DONE, run.ticket, lane) for lane, run in enumerate(runs) if run.is_busy]
         heapq.heapify(queue)
-        is_idle = [False] * size
+        # The first lane that runs out ends it, and all take about as long.
+        most = 2 * min(count for count, run in zip(left, runs, strict=True) if run.is_busy) + 2
+        for lane, run in enumerate(runs):
+            # No more than fit before `stop`: a batch takes at least its stages' times, which only grow.
+            least = max(1, sum(run.base_ps) // PS_PER_NS)
+            left[lane] = min(left[lane], most, max(0, stop - run.done_ns) // least + 2)
+        tables = [self._stage_times(run, count) for run, count in zip(runs, left, strict=True)]
+        idle: list[int] = []
         times: list[list[int]] = [[] for _ in runs]
         launched = [0] * size
-        while queue and queue[0][0] < stop:
+        free, wakes = self.stage_free, False
+        while queue:
             now, kind, _, lane = queue[0]
+            if now >= stop:
+                break
             if kind == DONE:
-                if left[lane] <= 0:
+                if launched[lane] >= left[lane]:
                     break
                 times[lane].append(now)
-                is_idle[lane] = True
-            heapq.heappop(queue)
-            if self.stage_free[0] <= now:
-                for offset in range(size):
-                    lane = (self.next_lane + offset) % size
-                    if is_idle[lane]:
-                        run = runs[lane]
-                        assert run.work is not None
-                        run.kv_tokens += run.work.rows
-                        ticket += 1
-                        heapq.heappush(queue, (self.send(run, now), DONE, ticket, lane))
-                        is_idle[lane] = False
-                        left[lane] -= 1
-                        launched[lane] += 1
-                        self.next_lane = (lane + 1) % size
-                        break
-            if any(is_idle) and self.stage_free[0] > now and all(event[1] != WAKE for event in queue):
-                heapq.heappush(queue, (self.stage_free[0], WAKE, 0, 0))
+                idle.append(lane)
+            else:
+                wakes = False
+            event = None
+            if idle and free[0] <= now:
+                lane = idle[0] if len(idle) == 1 else min(idle, key=lambda one: (one - self.next_lane) % size)
+                idle.remove(lane)
+                at = self._through(tables[lane][launched[lane]], runs[lane].hops, now)
+                ticket += 1
+                launched[lane] += 1
+                self.next_lane = (lane + 1) % size
+                event = (at, DONE, ticket, lane)
+            if event is None:
+                heapq.heappop(queue)
+            else:
+                heapq.heapreplace(queue, event)
+            if idle and not wakes and free[0] > now:
+                heapq.heappush(queue, (free[0], WAKE, 0, 0))
+                wakes = True
+        for run, table, count in zip(runs, tables, launched, strict=True):
+            if count:
+                self._account(run, table[:count])
         return queue, times, launched
+
+    def _through(self, stage_ns: tuple[int, ...], hops: Hops, now: int) -> int:
+        """Send a batch of known stage times through; return when its tokens are back. The innermost loop of all."""
+        busy, latency, back = hops
+        free, link_free, last = self.stage_free, self.link_free, len(stage_ns) - 1
+        at = now
+        for stage, time in enumerate(stage_ns):
+            if free[stage] > at:  # noqa: PLR1730 - max() would be a third of the time
+                at = free[stage]
+            at += time
+            free[stage] = at
+            if stage < last:
+                if link_free[stage] > at:  # noqa: PLR1730
+                    at = link_free[stage]
+                at += busy[stage]
+                link_free[stage] = at
+                at += latency[stage]
+        return at + back
+
+    def _stage_times(self, run: Run, count: int) -> list[tuple[int, ...]]:
+        """Return the stage times of a lane's next `count` batches, ns, each one token longer than the one before."""
+        if not count or run.work is None:
+            return []
+        kv_tokens = run.kv_tokens + run.work.rows * np.arange(1, count + 1, dtype=np.int64)
+        columns = [
+            ((base + slope * kv_tokens) // PS_PER_NS).tolist()
+            for base, slope in zip(run.base_ps, self.slopes, strict=True)
+        ]
+        return list(zip(*columns, strict=True))
+
+    def _account(self, run: Run, table: list[tuple[int, ...]]) -> None:
+        """Enter the batches that a lane has started by itself."""
+        assert run.work is not None
+        count = len(table)
+        run.kv_tokens += run.work.rows * count
+        for stage, total in enumerate(map(sum, zip(*table, strict=True))):
+            self.busy[stage] += total
+        self.tokens += run.work.tokens * count
+        self.padding += run.padding * count
 
     def use(self) -> tuple[StageUse, ...]:
         """Return what each stage did."""
         return tuple(
-            StageUse(busy, first, last, self.tokens, self.padding)
-            for busy, first, last in zip(self.busy, self.first, self.last, strict=True)
+            StageUse(busy, first, None if first is None else free, self.tokens, self.padding)
+            for busy, first, free in zip(self.busy, self.first, self.stage_free, strict=True)
         )

@@ -84,7 +84,7 @@ class Simulator:
         is_linear = clock.windows == (None,)
         return Line(
             clock, tuple(slope[0] for slope in clock.kv_ps), is_linear, [0] * size, [0] * (size - 1), [0] * size,
-            [None] * size, [None] * size, [Run() for _ in range(limits.num_lanes)],
+            [None] * size, [Run() for _ in range(limits.num_lanes)],
         )  # fmt: skip
 
     # ------------------------------------------------------------------ the loop
@@ -207,10 +207,15 @@ class Simulator:
         plan = launch.plan
         if launch.repeats_itself and line.is_linear and not self.options.is_padded and not plan.idle_rows:
             size = plan.slots.size
-            run.kv_tokens = int(launch.cached.sum()) + size
+            before = run.launch
+            if before is not None and before.repeats_itself and before.plan.slots is plan.slots:
+                run.kv_tokens += size  # the same requests, each one token later
+                return
+            run.kv_tokens = int(np.add.reduce(launch.cached)) + size
             run.base_ps, run.hops = line.clock.decode_base(size)
             run.work, run.padding = Work(size, size, (0,), (0,), size, 0), 0
-            run.to_end = int((self._true[plan.slots] - self.scheduler.columns.generated[plan.slots]).min())
+            left = self._true[plan.slots] - self.scheduler.columns.generated[plan.slots]
+            run.to_end = int(np.minimum.reduce(left))
             return
         cached = launch.cached
         if launch.is_repeat:
@@ -269,7 +274,7 @@ class Simulator:
         for stage, time in enumerate(times):
             line.busy[stage] += int(time[:size].sum())
             at += int(time[size - 1])
-            line.last[stage] = at
+            line.stage_free[stage] = at
             if stage + 1 < len(times):
                 at += busy[stage] + latency[stage]
         run.kv_tokens += (size - 1) * work.rows
