@@ -1,0 +1,1 @@
+"""What serving was worth: satisfaction, latency, quality of experience, goodput, fairness, load."""

@@ -1,0 +1,71 @@
+"""What is kept of each request: one number a column, never its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slob_opt.problem.workload import Workload
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class Status(IntEnum):
+    """How a request ended. UNSEEN ones were never handed over."""
+
+    UNSEEN = -1
+    FINISHED = 0
+    UNFINISHED = 1
+    REJECTED = 2
+    ABORTED = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RequestColumns:
+    """Figures of N requests.
+
+    Attributes
+    ----------
+    workload
+        The requests.
+    status
+        (N,) int8, :class:`Status`.
+    delivered
+        (N,) int64, tokens that came.
+    queueing_s
+        (N,) float64, from arrival until it was first in a batch; NaN where it never was.
+    ttft_s, e2e_s
+        (N,) float64, from arrival to the first token and to the last one that came; NaN without a token.
+    tpot_s
+        (N,) float64, ``(e2e - ttft) / (delivered - 1)``; NaN with fewer than two tokens.
+    longest_stall_s
+        (N,) float64, longest time between two tokens, the first one's wait not included; NaN with fewer than two.
+    satisfaction, qoe
+        (N,) float64 from 0 to 1; zero where nothing came.
+    """
+
+    workload: Workload
+    status: NDArray[np.int8]
+    delivered: IntArray
+    queueing_s: FloatArray
+    ttft_s: FloatArray
+    e2e_s: FloatArray
+    tpot_s: FloatArray
+    longest_stall_s: FloatArray
+    satisfaction: FloatArray
+    qoe: FloatArray
+
+    @property
+    def counts(self) -> NDArray[np.bool_]:
+        """(N,) requests that metrics count: all but those that their client aborted."""
+        return np.asarray(self.status != Status.ABORTED)
+
+    @property
+    def num_finished(self) -> int:
+        """Requests whose last token came."""
+        return int(np.count_nonzero(self.status == Status.FINISHED))
