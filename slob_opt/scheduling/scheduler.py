@@ -188,6 +188,7 @@ class Scheduler:
             if plan.slots.size or not plan.preempt.size:
                 return self._commit(pipeline, lane, plan, view)
             # Other lanes hold the blocks: these requests give theirs up and wait.
+            self.log.enter(pipeline, lane, NO_SLOTS, NO_SLOTS, self.columns.request[plan.preempt])
             for slot in plan.preempt.tolist():
                 pipe.preempt(slot)
 
