@@ -55,6 +55,15 @@ class Line:
     next_lane: int = 0
     wake_ns: int = -1
 
+    @classmethod
+    def of(cls, clock: PipelineClock, num_lanes: int) -> Line:
+        """Return an idle pipeline."""
+        size = len(clock.stages)
+        slopes = tuple(slope[0] for slope in clock.kv_ps)
+        runs = [Run() for _ in range(num_lanes)]
+        is_linear = clock.windows == (None,)
+        return cls(clock, slopes, is_linear, [0] * size, [0] * (size - 1), [0] * size, [None] * size, runs)
+
     def send(self, run: Run, now: int, rng: np.random.Generator | None = None, noise: float = 0.0) -> int:
         """Send a batch through stages and links; return when its tokens are back."""
         work = run.work

@@ -67,7 +67,7 @@ class Simulator:
         self._policies = tuple(policies)
         self._takes_blocks = [policy.kv_use is KvUse.PAGED for policy in policies]
         self._sink = sink
-        self._lines = [self._line(clock, limit) for clock, limit in zip(clocks, limits, strict=True)]
+        self._lines = [Line.of(clock, limit.num_lanes) for clock, limit in zip(clocks, limits, strict=True)]
         self._events: list[tuple[int, int, int, int, int]] = []
         self._count = 0
         self._true = np.zeros(self.scheduler.columns.capacity, np.int64)
@@ -78,14 +78,6 @@ class Simulator:
         self._rng = np.random.default_rng(self.options.seed) if self.options.noise > 0 else None
         # State that a dispatcher reads when a request arrives must be that of the moment.
         self._is_read = dispatcher is not None
-
-    def _line(self, clock: PipelineClock, limits: PipelineLimits) -> Line:
-        size = len(clock.stages)
-        is_linear = clock.windows == (None,)
-        return Line(
-            clock, tuple(slope[0] for slope in clock.kv_ps), is_linear, [0] * size, [0] * (size - 1), [0] * size,
-            [None] * size, [Run() for _ in range(limits.num_lanes)],
-        )  # fmt: skip
 
     # ------------------------------------------------------------------ the loop
 
@@ -364,17 +356,14 @@ class Simulator:
         for slot, request, started in facts:
             self._ended[0] += 1
             times = np.concatenate(self._tokens.pop(slot))
-            self._deliver(pipeline, lane, Delivery(request, End.FINISHED, pipeline, started, times), now)
+            delivery = Delivery(request, End.FINISHED, pipeline, started, times)
+            if self._policies[pipeline].is_streamed:
+                self._sink(delivery)
+            else:  # it waits for the end of its batch
+                self._unsent.setdefault((pipeline, lane), []).append(delivery)
         if ended and not self._policies[pipeline].is_streamed and not self.scheduler.num_rows(pipeline, lane):
             for delivery in self._unsent.pop((pipeline, lane), []):
                 self._sink(delivery.all_at(now))
-
-    def _deliver(self, pipeline: int, lane: int, delivery: Delivery, now: int) -> None:
-        """Hand a request over, or keep it until its batch ends when the policy doesn't stream."""
-        if self._policies[pipeline].is_streamed:
-            self._sink(delivery)
-        else:
-            self._unsent.setdefault((pipeline, lane), []).append(delivery)
 
     # ------------------------------------------------------------------ the end
 
