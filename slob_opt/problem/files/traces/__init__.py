@@ -1,0 +1,1 @@
+"""Request traces in the formats they were published in."""
