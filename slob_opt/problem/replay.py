@@ -1,0 +1,75 @@
+"""Other loads from the same requests: a window of a trace, thinned or stretched. The two differ, so they have names.
+
+*Thinning* keeps each request with the same chance: hours stay where they are, and bursts get weaker, as they do when
+fewer clients use a service. *Stretching* multiplies every time: all requests stay and bursts stay as strong relative
+to the mean, but an hour's pattern takes longer, as it would for a slower service of the same clients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slob_opt.errors import InputError
+from slob_opt.problem.device import require_positive
+from slob_opt.problem.workload import NS_PER_S, Workload
+
+
+def window(workload: Workload, start_s: float, end_s: float) -> Workload:
+    """Return the requests that arrive in ``[start_s, end_s)``, their times counted from `start_s`.
+
+    Raises
+    ------
+    InputError
+        When there are none.
+    """
+    first, end = np.searchsorted(workload.arrival_ns, [round(start_s * NS_PER_S), round(end_s * NS_PER_S)])
+    if first >= end:
+        raise InputError(f"workload {workload.name!r} has no request from {start_s} s to {end_s} s")
+    part = workload.take(np.arange(first, end))
+    return part.shifted(part.arrival_ns - round(start_s * NS_PER_S))
+
+
+def thinned(workload: Workload, share: float, seed: int) -> Workload:
+    """Return a random share of the requests, at their own times; `share` above 0 and at most 1.
+
+    Raises
+    ------
+    InputError
+        When the share is out of range, or no request is left.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"share is {share}, expected above 0 and at most 1")
+    kept = np.flatnonzero(np.random.default_rng(seed).random(workload.num_requests) < share)
+    if not kept.size:
+        raise InputError(f"thinning {workload.num_requests} requests to a share of {share} leaves none")
+    return workload.take(kept)
+
+
+def stretched(workload: Workload, factor: float) -> Workload:
+    """Return all requests with their times multiplied; a factor of 2 halves the rate."""
+    require_positive(factor, "factor")
+    return workload.shifted(np.rint(workload.arrival_ns * factor).astype(np.int64))
+
+
+def mean_rate(workload: Workload) -> float:
+    """Return the mean rate of arrivals, requests/s: gaps over the time between the first and the last request."""
+    if workload.span_s <= 0:
+        raise InputError(f"workload {workload.name!r} has no time between its requests")
+    return (workload.num_requests - 1) / workload.span_s
+
+
+def at_rate(workload: Workload, rate: float, *, seed: int | None = None) -> Workload:
+    """Return the workload at a mean rate, requests/s: thinned when a seed is given, stretched otherwise.
+
+    Raises
+    ------
+    InputError
+        When thinning would have to add requests.
+    """
+    require_positive(rate, "rate")
+    now = mean_rate(workload)
+    if seed is None:
+        return stretched(workload, now / rate)
+    if rate > now:
+        raise InputError(f"thinning can't raise the rate from {now:.6g} to {rate:.6g} requests/s; stretch instead")
+    return thinned(workload, rate / now, seed)
