@@ -312,6 +312,7 @@ class Simulator:
             for slot in run.launch.plan.slots.tolist():
                 self._tokens[slot].append(stamp)
             run.to_end -= len(ends)
+            run.ticket = 0  # its event of before is void; a lane still under way gets a new one below
             scheduler.extend(pipeline, lane, len(ends) - 1)
             scheduler.complete(pipeline, lane, ends[-1], steps=len(ends))
             run.is_busy = launched[lane] == len(ends)  # else it waits for stage 0

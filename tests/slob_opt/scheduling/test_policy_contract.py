@@ -10,11 +10,18 @@ from serving_policies import POLICIES
 from serving_setups import chat, fixed_clock, four_cards, play
 from virtual_engine import VirtualEngine
 
+from slob_opt.cost.pipeline_clock import PipelineClock
+from slob_opt.problem.device import Link
 from slob_opt.problem.workload import Workload
 from slob_opt.scheduling.policy import PipelineLimits
 from slob_opt.simulation.delivery import End
 
 CLOCK = fixed_clock((2_000_000, 10_000, 300), (3_000_000, 5_000, 100))
+CLOCKS = (
+    CLOCK,
+    fixed_clock((2_000_000, 10_000, 300)),
+    fixed_clock((1_000_000, 0, 50), (4_000_000, 2_000, 900), (500_000, 1_000, 10), link=Link(1e6, 2e-3)),
+)
 
 
 @st.composite
@@ -48,14 +55,14 @@ class TestEveryPolicy:
         assert engine.scheduler.num_waiting(0) == 0
         assert all(engine.scheduler.num_rows(0, lane) == 0 for lane in range(limits.num_lanes))
 
-    @given(workload=workloads(), limits=pipelines(), is_padded=st.booleans())
-    @settings(max_examples=25, deadline=None)
+    @given(workload=workloads(), limits=pipelines(), is_padded=st.booleans(), clock=st.sampled_from(CLOCKS))
+    @settings(max_examples=40, deadline=None)
     def test_two_drivers_log_the_same_decisions(
-        self, name: str, workload: Workload, limits: PipelineLimits, is_padded: bool
+        self, name: str, workload: Workload, limits: PipelineLimits, is_padded: bool, clock: PipelineClock
     ) -> None:
-        engine = VirtualEngine(workload, limits, CLOCK, POLICIES[name], is_padded)
+        engine = VirtualEngine(workload, limits, clock, POLICIES[name], is_padded)
         engine.run()
-        found = play(workload, POLICIES[name], CLOCK, limits, is_padded=is_padded)
+        found = play(workload, POLICIES[name], clock, limits, is_padded=is_padded)
         assert list(found.result.log) == list(engine.scheduler.log)
         if POLICIES[name].is_streamed:
             for request in range(workload.num_requests):

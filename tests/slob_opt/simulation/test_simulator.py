@@ -41,6 +41,19 @@ def test_leaps_change_nothing(name: str, is_padded: bool, limits: PipelineLimits
             assert leaping.deliveries[request].started_ns == delivery.started_ns
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("num_lanes", [2, 3])
+def test_lanes_that_wait_for_one_stage(num_lanes: int, seed: int) -> None:
+    """One stage, several lanes: lanes that went on by themselves and then wait once kept an event that was over."""
+    workload = chat(40, 3.0, seed=seed, max_output=150)
+    limits = PipelineLimits(num_lanes, 16, 600, 16, 512)
+    leaping, stepping = (
+        play(workload, POLICIES["chunked"], one_card("t4"), limits, is_leaping=leaps) for leaps in (True, False)
+    )
+    assert list(leaping.result.log) == list(stepping.result.log)
+    assert all(leaping.times(r) == stepping.times(r) for r in range(40))
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_tokens_are_conserved(name: str) -> None:
     workload = chat(80, 4.0, seed=3, max_output=400)

@@ -1,0 +1,1 @@
+"""Dispatchers that people run today, each with its source."""

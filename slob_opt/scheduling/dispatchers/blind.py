@@ -1,0 +1,104 @@
+"""Dispatchers that look at no more than how many requests each pipeline has.
+
+References
+----------
+Mitzenmacher 2001, The power of two choices in randomized load balancing, IEEE TPDS 12(10). Round robin and least
+outstanding requests are what nginx (``least_conn``) and the routers of vLLM and SGLang offer. Deviation: pipelines
+whose KV pool can never hold the request are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slob_opt.scheduling.policy import ArrivalView
+
+
+def able(view: ArrivalView) -> list[int]:
+    """Return the pipelines that could hold a request; all when none could, so that the scheduler tells why."""
+    found = [
+        index
+        for index, limits in enumerate(view.limits)
+        if limits.blocks_of(view.prompt + view.max_new) <= limits.kv_blocks
+    ]
+    return found or list(range(len(view.limits)))
+
+
+@dataclass(slots=True)
+class RandomDispatcher:
+    """Any pipeline, each with the same chance.
+
+    Attributes
+    ----------
+    seed
+        Of the choices.
+    """
+
+    seed: int = 0
+    name: str = "random"
+    _rng: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+
+    def choose(self, view: ArrivalView) -> int | None:
+        """Return a pipeline by chance."""
+        options = able(view)
+        return options[int(self._rng.integers(len(options)))]
+
+
+@dataclass(slots=True)
+class RoundRobinDispatcher:
+    """The next pipeline in turn."""
+
+    name: str = "round-robin"
+    _turn: int = field(default=0, init=False, repr=False)
+
+    def choose(self, view: ArrivalView) -> int | None:
+        """Return the next pipeline that could hold the request."""
+        options = set(able(view))
+        size = len(view.limits)
+        for offset in range(size):
+            index = (self._turn + offset) % size
+            if index in options:
+                self._turn = (index + 1) % size
+                return index
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LeastOutstandingDispatcher:
+    """The pipeline with the fewest requests, the first of equals."""
+
+    name: str = "least-outstanding"
+
+    def choose(self, view: ArrivalView) -> int | None:
+        """Return the least loaded pipeline."""
+        return min(able(view), key=lambda index: (int(view.outstanding[index]), index))
+
+
+@dataclass(slots=True)
+class PowerOfTwoDispatcher:
+    """The less loaded of two pipelines drawn by chance.
+
+    Attributes
+    ----------
+    seed
+        Of the draws.
+    """
+
+    seed: int = 0
+    name: str = "power-of-two"
+    _rng: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+
+    def choose(self, view: ArrivalView) -> int | None:
+        """Return the less loaded of two different pipelines."""
+        options = able(view)
+        if len(options) > 1:
+            options = [options[i] for i in self._rng.choice(len(options), 2, replace=False).tolist()]
+        return min(options, key=lambda index: int(view.outstanding[index]))
