@@ -26,11 +26,21 @@ def digest_times(token_s: FloatArray, tokens_per_s: float) -> FloatArray:
     return np.asarray(np.maximum.accumulate(token_s - steps) + steps)
 
 
+def _ideal_area(num_tokens: int, time_s: float, tokens_per_s: float) -> float:
+    """Area up to `time_s` after the first is due: a line of slope v to all tokens, then flat; tokens times seconds."""
+    if time_s <= 0:
+        return 0.0
+    until = num_tokens / tokens_per_s
+    if time_s <= until:
+        return 0.5 * tokens_per_s * time_s**2
+    return num_tokens * (time_s - 0.5 * until)
+
+
 def _area(start_s: FloatArray, end_s: float, tokens_per_s: float) -> float:
     """Area up to `end_s` under a curve that grows by a token over ``1 / v`` from each start; tokens times seconds."""
     time = np.maximum(end_s - start_s, 0.0)
     ramp = np.minimum(time, 1 / tokens_per_s)
-    return float((0.5 * tokens_per_s * ramp**2 + (time - ramp)).sum())
+    return float(0.5 * tokens_per_s * np.dot(ramp, ramp) + np.add.reduce(time) - np.add.reduce(ramp))
 
 
 def qoe(token_s: FloatArray, num_tokens: int, ttft_s: float, tokens_per_s: float, end_s: float | None = None) -> float:
@@ -57,7 +67,7 @@ def qoe(token_s: FloatArray, num_tokens: int, ttft_s: float, tokens_per_s: float
     end = float(token_s[-1]) if end_s is None else end_s
     if token_s.size == num_tokens and (token_s <= ttft_s + np.arange(num_tokens) / tokens_per_s).all():
         return 1.0
-    ideal = _area(ttft_s + np.arange(num_tokens) / tokens_per_s, end, tokens_per_s)
+    ideal = _ideal_area(num_tokens, end - ttft_s, tokens_per_s)
     actual = _area(digest_times(token_s, tokens_per_s), end, tokens_per_s)
     if ideal <= 0:
         return 1.0  # all was there before anything was due

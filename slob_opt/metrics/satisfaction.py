@@ -131,7 +131,7 @@ class SatisfactionMeter:
         patience = self.spec.ttft_s if ttft_s is None else ttft_s
         late_ns = token_ns - (arrival_ns + patience * NS_PER_S) - offsets
         total = float(self._sums[num_tokens])
-        if late_ns.max() <= 0:
+        if np.maximum.reduce(late_ns) <= 0:
             return float(self._sums[size]) / total
         worth = self.spec.phi(late_ns / (self.spec.scale_s * NS_PER_S))
         return float(np.dot(self._weights[:size], worth)) / total
