@@ -18,10 +18,8 @@ FOUR = PipelineLimits(4, 128, 12_500, 16, 512)
 @pytest.mark.benchmark(group="simulated serving, one card at 4 requests/s")
 @pytest.mark.parametrize("policy", [OrcaPolicy(), SlobPolicy()], ids=lambda policy: policy.name)
 def test_one_card(benchmark: Any, policy: Any) -> None:
-    workload = chat(1000, 4.0)
-    found = benchmark.pedantic(
-        lambda: play(workload, policy, one_card(), ONE, keeps_log=False), rounds=3, warmup_rounds=1
-    )
+    workload, clock = chat(1000, 4.0), one_card()
+    found = benchmark.pedantic(lambda: play(workload, policy, clock, ONE, keeps_log=False), rounds=3, warmup_rounds=1)
     assert found.result.num_finished == 1000
     benchmark.extra_info["requests_per_s"] = 1000 / benchmark.stats.stats.min
 
@@ -29,9 +27,9 @@ def test_one_card(benchmark: Any, policy: Any) -> None:
 @pytest.mark.benchmark(group="simulated serving, four unequal stages")
 @pytest.mark.parametrize("rate", [2.0, 0.25])
 def test_four_stages(benchmark: Any, rate: float) -> None:
-    workload = chat(400, rate)
+    workload, clock = chat(400, rate), four_cards()
     found = benchmark.pedantic(
-        lambda: play(workload, OrcaPolicy(), four_cards(), FOUR, keeps_log=False), rounds=3, warmup_rounds=1
+        lambda: play(workload, OrcaPolicy(), clock, FOUR, keeps_log=False), rounds=3, warmup_rounds=1
     )
     assert found.result.num_finished == 400
     benchmark.extra_info["requests_per_s"] = 400 / benchmark.stats.stats.min
