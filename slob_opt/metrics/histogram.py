@@ -1,24 +1,34 @@
-"""A histogram of times with bins of equal ratio: any quantile to half a per cent, in constant memory."""
+"""A histogram of times with bins of nearly equal ratio: any quantile to half a per cent, in constant memory.
+
+The bin of a time is read off its float32: the exponent and the first seven bits of the mantissa. That makes 128 bins
+an octave, which are at most 0.8 % wide, for a tenth of the work of a logarithm.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slob_opt.problem.workload import NS_PER_S
+
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
-RATIO = 1.01
-"""Ratio of neighbouring bin edges; a value is told to half of it, 0.5 %."""
+BINS_PER_OCTAVE = 128
+"""Bins are at most ``1 / 128`` wide, relatively; the middle of one is off by half of it, 0.4 %."""
 
-LEAST_S = 1e-7
-"""Smallest time that is told apart, seconds."""
+NUM_BINS = 64 * BINS_PER_OCTAVE
+"""From 1 ns up to any time that int64 nanoseconds can tell; what's shorter than 1 ns shares the first bin."""
 
-NUM_BINS = 2600
-"""Bins: up to ``LEAST_S * RATIO ** 2600``, which is five hours."""
+BUFFER = 8192
+"""Times that are counted together; 64 KiB stay in the cache, larger ones were slower by far."""
+
+_SHIFT = 23 - 7
+_BITS_OF_ONE = 127 * BINS_PER_OCTAVE  # float32 1.0, shifted
 
 
 class LogHistogram:
-    """Counts of times; sum and extremes are exact.
+    """Counts of times; sum and extremes are exact to the nanosecond.
 
     Examples
     --------
@@ -30,31 +40,42 @@ class LogHistogram:
 
     def __init__(self) -> None:
         self._bins = np.zeros(NUM_BINS, np.int64)
-        self._pending: list[FloatArray] = []
-        self._num_pending = 0
-        self._num = 0
-        self._sum = self._squares = 0.0
-        self._least, self._most = np.inf, 0.0
+        self._buffer = np.empty(BUFFER, np.int64)
+        self._fill = 0
+        self._num = self._sum_ns = 0
+        self._squares = 0.0
+        self._least_ns, self._most_ns = np.iinfo(np.int64).max, 0
 
     def add(self, times_s: FloatArray) -> None:
-        """Enter times, seconds, from 0. The array must not change afterwards: it's counted with others, later."""
-        self._pending.append(times_s)
-        self._num_pending += times_s.size
-        if self._num_pending > 50_000:
+        """Enter times, seconds, from 0; fractions of a nanosecond are dropped."""
+        self.add_ns((times_s * NS_PER_S).astype(np.int64))
+
+    def add_ns(self, times_ns: IntArray) -> None:
+        """Enter times, whole nanoseconds, from 0."""
+        end = self._fill + times_ns.size
+        if end > BUFFER:
             self._count()
+            end = times_ns.size
+            if end > BUFFER:
+                self._enter(times_ns)
+                return
+        self._buffer[self._fill : end] = times_ns
+        self._fill = end
 
     def _count(self) -> None:
-        if not self._num_pending:
-            return
-        times_s = np.concatenate(self._pending)
-        self._pending, self._num_pending = [], 0
-        index = (np.log(np.maximum(times_s, LEAST_S)) - _LOG_LEAST) * _PER_LOG
-        self._bins += np.bincount(np.minimum(index.astype(np.int64), NUM_BINS - 1), minlength=NUM_BINS)
-        self._num += int(times_s.size)
-        self._sum += float(times_s.sum())
-        self._squares += float(np.dot(times_s, times_s))
-        self._least = min(self._least, float(times_s.min()))
-        self._most = max(self._most, float(times_s.max()))
+        if self._fill:
+            self._enter(self._buffer[: self._fill])
+            self._fill = 0
+
+    def _enter(self, times_ns: IntArray) -> None:
+        index = (times_ns.astype(np.float32).view(np.int32) >> _SHIFT) - _BITS_OF_ONE
+        self._bins += np.bincount(np.maximum(index, 0), minlength=NUM_BINS)
+        self._num += times_ns.size
+        self._sum_ns += int(times_ns.sum())
+        times = times_ns.astype(np.float64)
+        self._squares += float(np.dot(times, times))
+        self._least_ns = min(self._least_ns, int(times_ns.min()))
+        self._most_ns = max(self._most_ns, int(times_ns.max()))
 
     @property
     def count(self) -> int:
@@ -65,24 +86,31 @@ class LogHistogram:
     @property
     def mean(self) -> float:
         """Mean, seconds; zero of nothing."""
-        return self._sum / self.count if self.count else 0.0
+        return self._sum_ns / self.count / NS_PER_S if self.count else 0.0
 
     @property
     def std(self) -> float:
         """Standard deviation of the population, seconds."""
         if not self.count:
             return 0.0
-        return float(np.sqrt(max(0.0, self._squares / self.count - self.mean**2)))
+        return float(np.sqrt(max(0.0, self._squares / NS_PER_S**2 / self.count - self.mean**2)))
 
     def quantile(self, share: float) -> float:
-        """Return the time that a share of all is at or below, seconds, to half a per cent; zero of nothing."""
+        """Return a quantile as ``numpy.quantile`` defines it, seconds, to half a per cent; zero of nothing.
+
+        It lies on the line between two neighbours in the order of times, each of which is told to half a per cent.
+        """
         if not self.count:
             return 0.0
-        rank = min(max(int(np.ceil(share * self.count)), 1), self.count)
-        index = int(np.searchsorted(np.cumsum(self._bins), rank))
-        middle = LEAST_S * RATIO ** (index + 0.5)
-        return float(min(max(middle, self._least), self._most))
+        place = min(max(share, 0.0), 1.0) * (self.count - 1)
+        below = int(place)
+        ranks = np.array([below + 1, min(below + 2, self.count)])
+        index = np.searchsorted(np.cumsum(self._bins), ranks)
+        low, high = np.clip(_middle_ns(index), self._least_ns, self._most_ns).tolist()
+        return float(low + (place - below) * (high - low)) / NS_PER_S
 
 
-_LOG_LEAST = float(np.log(LEAST_S))
-_PER_LOG = float(1 / np.log(RATIO))
+def _middle_ns(index: IntArray) -> FloatArray:
+    """Return the middles of bins, nanoseconds; edges are the float32s whose bits are the index."""
+    octave, part = np.divmod(index, BINS_PER_OCTAVE)
+    return np.asarray(np.exp2(octave) * (1 + (part + 0.5) / BINS_PER_OCTAVE))

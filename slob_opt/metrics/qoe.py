@@ -36,11 +36,34 @@ def _ideal_area(num_tokens: int, time_s: float, tokens_per_s: float) -> float:
     return num_tokens * (time_s - 0.5 * until)
 
 
-def _area(start_s: FloatArray, end_s: float, tokens_per_s: float) -> float:
-    """Area up to `end_s` under a curve that grows by a token over ``1 / v`` from each start; tokens times seconds."""
-    time = np.maximum(end_s - start_s, 0.0)
-    ramp = np.minimum(time, 1 / tokens_per_s)
-    return float(0.5 * tokens_per_s * np.dot(ramp, ramp) + np.add.reduce(time) - np.add.reduce(ramp))
+def _area(read: FloatArray, end: float, step: float) -> float:
+    """Area up to `end` under a curve that grows by a token over `step` from each time in `read`.
+
+    Those times are at least a step apart, so at most one token is half read at the end.
+    """
+    whole = int(read.searchsorted(end - step, side="right"))
+    area = whole * (end - 0.5 * step) - float(np.add.reduce(read[:whole]))
+    if whole < read.size:
+        area += 0.5 * max(0.0, end - read.item(whole)) ** 2 / step
+    return area
+
+
+def qoe_of_reading(read: FloatArray, num_tokens: int, first_due: float, step: float, end: float) -> float:
+    """Return the QoE of a request, from 0 to 1; all times in one unit, whichever.
+
+    Parameters
+    ----------
+    read
+        (T,) when each token that came is digested, see :func:`digest_times`.
+    num_tokens
+        True length.
+    first_due, step
+        When the first token should be there, and 1 / v.
+    end
+        Up to when areas are taken.
+    """
+    ideal = _ideal_area(num_tokens, end - first_due, 1 / step)
+    return min(1.0, _area(read, end, step) / ideal) if ideal > 0 else 1.0  # all was there before anything was due
 
 
 def qoe(token_s: FloatArray, num_tokens: int, ttft_s: float, tokens_per_s: float, end_s: float | None = None) -> float:
@@ -55,7 +78,8 @@ def qoe(token_s: FloatArray, num_tokens: int, ttft_s: float, tokens_per_s: float
     ttft_s, tokens_per_s
         tau and v.
     end_s
-        Up to when areas are taken; ``None`` is when the last token was delivered.
+        Up to when areas are taken; ``None`` is when the last token was delivered, which is wrong for a request that
+        was cut off: tokens that are still due would be forgiven.
 
     Examples
     --------
@@ -67,8 +91,4 @@ def qoe(token_s: FloatArray, num_tokens: int, ttft_s: float, tokens_per_s: float
     end = float(token_s[-1]) if end_s is None else end_s
     if token_s.size == num_tokens and (token_s <= ttft_s + np.arange(num_tokens) / tokens_per_s).all():
         return 1.0
-    ideal = _ideal_area(num_tokens, end - ttft_s, tokens_per_s)
-    actual = _area(digest_times(token_s, tokens_per_s), end, tokens_per_s)
-    if ideal <= 0:
-        return 1.0  # all was there before anything was due
-    return min(1.0, actual / ideal)
+    return qoe_of_reading(digest_times(token_s, tokens_per_s), num_tokens, ttft_s, 1 / tokens_per_s, end)

@@ -44,9 +44,12 @@ class RequestColumns:
     tpot_s
         (N,) float64, ``(e2e - ttft) / (delivered - 1)``; NaN with fewer than two tokens.
     longest_stall_s
-        (N,) float64, longest time between two tokens, the first one's wait not included; NaN with fewer than two.
+        (N,) float64, longest time between two tokens, the first one's wait not included, and of a request that was cut
+        off also from its last token to the end of the observation; NaN where there is no such time.
+    idle_s
+        (N,) float64, seconds that a reader at speed v sat without anything to read, tau at the start not counted.
     satisfaction, qoe
-        (N,) float64 from 0 to 1; zero where nothing came.
+        (N,) float64 from 0 to 1; zero where nothing came, and of failed requests.
     """
 
     workload: Workload
@@ -57,6 +60,7 @@ class RequestColumns:
     e2e_s: FloatArray
     tpot_s: FloatArray
     longest_stall_s: FloatArray
+    idle_s: FloatArray
     satisfaction: FloatArray
     qoe: FloatArray
 

@@ -103,7 +103,8 @@ class SatisfactionMeter:
     def _grow(self, size: int) -> None:
         self._weights = self.spec.weights(size)
         self._sums = np.concatenate([[0.0], np.cumsum(self._weights)])
-        self._offsets_ns = np.arange(size) * (NS_PER_S / self.spec.tokens_per_s)
+        self._places = np.arange(size, dtype=np.float64)
+        self._offsets_ns = self._places * (NS_PER_S / self.spec.tokens_per_s)
 
     def of(
         self, arrival_ns: int, token_ns: IntArray, num_tokens: int, ttft_s: float | None = None,
@@ -122,19 +123,32 @@ class SatisfactionMeter:
         ttft_s, tpot_s
             The request's own targets; ``None`` takes those of the spec.
         """
-        while self._weights.size < num_tokens:
-            self._grow(2 * self._weights.size)
-        size = token_ns.size
-        if not size:
+        if not token_ns.size:
             return 0.0
-        offsets = self._offsets_ns[:size] if tpot_s is None else np.arange(size) * (tpot_s * NS_PER_S)
         patience = self.spec.ttft_s if ttft_s is None else ttft_s
-        late_ns = token_ns - (arrival_ns + patience * NS_PER_S) - offsets
-        total = float(self._sums[num_tokens])
-        if np.maximum.reduce(late_ns) <= 0:
-            return float(self._sums[size]) / total
-        worth = self.spec.phi(late_ns / (self.spec.scale_s * NS_PER_S))
-        return float(np.dot(self._weights[:size], worth)) / total
+        late_ns = token_ns - self.offsets_ns(token_ns.size, tpot_s) - (arrival_ns + patience * NS_PER_S)
+        return self.of_late(late_ns, num_tokens) if late_ns.max() > 0 else self.of_timely(token_ns.size, num_tokens)
+
+    def offsets_ns(self, size: int, tpot_s: float | None = None) -> FloatArray:
+        """Return (size,) nanoseconds from when the first token is due until each is."""
+        self._reach(size)
+        return self._offsets_ns[:size] if tpot_s is None else self._places[:size] * (tpot_s * NS_PER_S)
+
+    def of_timely(self, num_delivered: int, num_tokens: int) -> float:
+        """Return S of a request of which all that came was in time: one look at the sums of weights."""
+        self._reach(num_tokens)
+        return float(self._sums.item(num_delivered) / self._sums.item(num_tokens))
+
+    def of_late(self, late_ns: FloatArray, num_tokens: int) -> float:
+        """Return S of a request of which each token came so late, (T,) nanoseconds, early ones below zero."""
+        self._reach(num_tokens)
+        worth = self.spec.phi(late_ns * (1 / (self.spec.scale_s * NS_PER_S)))
+        return float(np.dot(self._weights[: late_ns.size], worth) / self._sums.item(num_tokens))
+
+    def _reach(self, size: int) -> None:
+        """Make tables at least that long."""
+        while self._weights.size < size:
+            self._grow(2 * self._weights.size)
 
 
 def satisfaction_summary(values: FloatArray, priority: FloatArray | None = None) -> dict[str, float]:

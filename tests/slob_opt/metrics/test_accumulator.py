@@ -82,3 +82,70 @@ def test_histogram_quantiles(seed: int) -> None:
 def test_histogram_of_nothing() -> None:
     found = LogHistogram()
     assert (found.count, found.mean, found.std, found.quantile(0.5)) == (0, 0.0, 0.0, 0.0)
+
+
+def test_only_gaps_of_finished_requests_are_times_between_tokens() -> None:
+    workload = Workload.of("two", [0.0, 0.0], [1, 1], [3, 3])
+    found = MetricsAccumulator(workload)
+    found.add(0, Status.FINISHED, 0, np.array([S, 2 * S, 4 * S]))
+    found.add(1, Status.ABORTED, 0, np.array([S, 9 * S]))
+    assert (found.itl.count, found.itl.mean) == (2, 1.5)
+
+
+def cut_off(end_ns: int | None, num_delivered: int = 50) -> MetricsAccumulator:
+    """100 tokens of which the first come quickly and the rest never."""
+    found = MetricsAccumulator(Workload.of("one", [0.0], [1], [100]), end_ns=end_ns)
+    found.add(0, Status.UNFINISHED, 0, S // 2 + np.arange(num_delivered) * (S // 10))
+    return found
+
+
+def test_a_stall_that_never_ended_lasts_until_the_end() -> None:
+    # The last of 50 tokens comes at 5.4 s; the record ends at 60 s.
+    columns = cut_off(60 * S).columns()
+    assert columns.longest_stall_s[0] == pytest.approx(54.6)
+    assert columns.idle_s[0] == pytest.approx(60 - (1 + 50 / 5.3))
+    assert cut_off(None).columns().longest_stall_s[0] == pytest.approx(0.1)
+    assert cut_off(60 * S, num_delivered=1).columns().longest_stall_s[0] == pytest.approx(59.5)
+    assert np.isnan(cut_off(60 * S, num_delivered=0).columns().longest_stall_s[0])
+    assert cut_off(60 * S, num_delivered=0).columns().idle_s[0] == pytest.approx(59.0)
+
+
+def test_quality_of_what_was_cut_off_counts_tokens_that_never_came() -> None:
+    """Half an answer on time and then nothing isn't a perfect answer; one token isn't either."""
+    assert cut_off(60 * S).columns().qoe[0] < 0.6
+    assert cut_off(60 * S, num_delivered=1).columns().qoe[0] < 0.02
+    assert cut_off(10**6 * S).columns().qoe[0] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_failed_requests_are_worth_nothing_whatever_came() -> None:
+    found = MetricsAccumulator(Workload.of("one", [0.0], [1], [3]))
+    found.add(0, Status.FAILED, 0, np.array([S // 2, S // 2 + 1]))
+    columns = found.columns()
+    assert (columns.satisfaction[0], columns.qoe[0], columns.delivered[0]) == (0.0, 0.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("token_ns", "message"),
+    [(np.array([S, 3 * S]), "from before it arrived"), (np.array([3 * S, 2 * S]), "from before the one that precedes")],
+)
+def test_tokens_out_of_order(token_ns: np.ndarray, message: str) -> None:
+    found = MetricsAccumulator(Workload.of("one", [2.0], [1], [3]))
+    with pytest.raises(InputError, match=f"request 0 has a token {message}"):
+        found.add(0, Status.FINISHED, 2 * S, token_ns)
+    assert found.columns().status[0] == Status.UNSEEN
+
+
+@pytest.mark.parametrize("times", [[1.0, 2.0], [0.5, 0.5, 0.1], [3.0], [0.0, 0.0, 1.0], [1e-9, 1e4]])
+def test_quantiles_of_few_times_are_numpys(times: list[float]) -> None:
+    found = LogHistogram()
+    found.add(np.array(times))
+    for share in (0.0, 0.25, 0.5, 0.9, 1.0):
+        assert found.quantile(share) == pytest.approx(float(np.quantile(times, share)), rel=0.005, abs=2e-9)
+
+
+def test_a_long_array_is_entered_at_once() -> None:
+    found = LogHistogram()
+    found.add_ns(np.arange(3, dtype=np.int64))
+    found.add_ns(np.full(100_000, S))
+    assert found.count == 100_003
+    assert found.quantile(0.5) == pytest.approx(1.0, rel=0.005)

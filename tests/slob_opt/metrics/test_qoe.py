@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slob_opt.metrics.qoe import digest_times, qoe
+from slob_opt.metrics.qoe import digest_times, qoe, qoe_of_reading
 
 K = np.arange(100)
 BROKEN = 1 + 0.1 * K + np.where(K >= 50, 10.0, 0.0)
@@ -48,3 +48,9 @@ def test_a_reader_never_reads_ahead_or_too_fast(gaps: list[float], speed: float)
 
 def test_nothing_delivered() -> None:
     assert qoe(np.zeros(0), 5, 1.0, 5.0) == 0.0
+
+
+def test_the_unit_of_time_does_not_matter() -> None:
+    read = digest_times(20 + 0.1 * K, 4.8)
+    assert qoe_of_reading(read, 100, 1.0, 1 / 4.8, 29.9) == pytest.approx(0.127, abs=5e-4)
+    assert qoe_of_reading(read * 1e9, 100, 1e9, 1e9 / 4.8, 29.9e9) == pytest.approx(0.127, abs=5e-4)
