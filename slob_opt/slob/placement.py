@@ -104,7 +104,12 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
     else:
         searches = [PatternSearch(instance)]
     if differs and table.has_identical_layers and table.num_devices <= most_devices(instance):
-        plans, num_candidates = _subset_plans(instance, searches[0])
+        plans, num_candidates, is_sure = _subset_plans(instance, searches[0])
+        if not is_sure:
+            more, num_more = _pattern_plans(
+                instance, [PatternSearch(instance, weight) for weight in LINK_WEIGHTS], differs, rng
+            )
+            plans, num_candidates = plans + more, num_candidates + num_more
     else:
         plans, num_candidates = _pattern_plans(instance, searches, differs, rng)
     if has_pools(table) and bool(np.any(np.isfinite(table.nic_bytes_per_s))):
@@ -112,13 +117,17 @@ def _plans(instance: PlacementInstance, rng: np.random.Generator) -> tuple[list[
     return plans, num_candidates
 
 
-def _subset_plans(instance: PlacementInstance, search: PatternSearch) -> tuple[list[Placement | None], int]:
-    """Return the plan by subsets of few devices, and the number of subsets."""
+def _subset_plans(instance: PlacementInstance, search: PatternSearch) -> tuple[list[Placement | None], int, bool]:
+    """Return the plan by subsets of few devices, the number of subsets, and whether no busy link got in its way."""
     router = Router(instance, search)
-    subsets = SubsetSearch(router)
-    routes = subsets.best_routes()
-    plan = Placement(tuple(router.pipeline(route) for route in routes)) if routes else None
-    return [plan], int(subsets.masks.size)
+    plans: list[Placement | None] = []
+    for is_wide in (False, True):
+        subsets = SubsetSearch(router, is_wide=is_wide)
+        routes = subsets.best_routes()
+        plans.append(Placement(tuple(router.pipeline(route) for route in routes)) if routes else None)
+        if not subsets.fell_short:
+            break
+    return plans, int(subsets.masks.size), not subsets.fell_short
 
 
 def _pattern_plans(

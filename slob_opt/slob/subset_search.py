@@ -38,6 +38,9 @@ NEARLY = 0.97
 WAYS = 6
 """Choices of shape and ends of a subset whose routes are built. More than one matters only where a link is busy."""
 
+WIDE_WAYS = 400
+"""The same for a second look, when a busy link kept a subset from its estimate."""
+
 IndexArray = NDArray[np.int64]
 
 
@@ -76,6 +79,13 @@ def most_devices(instance: PlacementInstance) -> int:
 class SubsetSearch:
     """Rates of all subsets of the devices of one instance with identical layers; call :meth:`best_routes` once.
 
+    Parameters
+    ----------
+    router
+        Of the instance.
+    is_wide
+        Whether all shapes and many ends of a chosen subset are looked at, which matters where links are busy.
+
     Attributes
     ----------
     masks
@@ -90,9 +100,12 @@ class SubsetSearch:
         (M,) tokens/s as far as they are exact, and whether they are.
     built
         How the exact rates are reached.
+    fell_short
+        Whether a busy link kept some subset from its estimate, so that other plans should be tried too.
     """
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, *, is_wide: bool = False) -> None:
+        self.nearly, self.num_ways = (0.0, WIDE_WAYS) if is_wide else (NEARLY, WAYS)
         self.router, self.search = router, router.search
         self.num_devices = router.num_devices
         masks = np.arange(1 << self.num_devices)
@@ -102,7 +115,9 @@ class SubsetSearch:
             self.allowed = compatible_subsets(router.cards)
         kinds = np.eye(self.search.groups.num_groups, dtype=np.int64)[router.group_of]
         counts = self.members.astype(np.int64) @ kinds
-        holds_model = counts @ np.maximum(self.search.shapes.cap.max(axis=0), 0.0) >= self.search.num_layers
+        s = self.search.shapes
+        caps = np.max([s.cap, s.cap_first, s.cap_last, s.cap_both], axis=(0, 1))
+        holds_model = counts @ np.maximum(caps, 0.0) >= self.search.num_layers
         self.masks = masks[holds_model if self.allowed is None else holds_model & self.allowed]
         self.counts = counts[self.masks]
         self.routes = self._all_routes()
@@ -113,6 +128,7 @@ class SubsetSearch:
         self.rate = np.zeros(self.masks.size)
         self.is_exact = np.zeros(self.masks.size, dtype=bool)
         self.built: dict[int, Route | _Way] = {}
+        self.fell_short = False
 
     def _all_routes(self) -> dict[int, _RowRoutes]:
         rows = np.unique(self.search.shapes.row).tolist()
@@ -231,6 +247,8 @@ class SubsetSearch:
             route = Route(order, way.shape, float(ticks[0]))
             if np.isfinite(ticks[0]) and route.rate(self.search) > self.rate[i]:
                 self.built[i], self.rate[i] = route, route.rate(self.search)
+        # The ways that were best without busy links may all be bad with them, and others not looked at.
+        self.fell_short |= any(self.rate[i] < NEARLY * way.rate for i, way in busy)
 
     def _ways(self, found: Candidates, index: IndexArray, floor: FloatArray | None) -> dict[int, list[_Way]]:
         """Return for each subset the best few shapes and ends by exact interval, link occupancy aside."""
@@ -239,7 +257,7 @@ class SubsetSearch:
             return ways
         shapes = self.search.shapes
         limits = self.search.rate_limits(self.counts[index], self._least(index))
-        enough = found.rate[index] * NEARLY if floor is None else np.maximum(floor[index], 0.0)
+        enough = found.rate[index] * self.nearly if floor is None else np.maximum(floor[index], 0.0)
         position, shape = np.nonzero(limits > enough[:, None])
         if position.size == 0:
             return ways
@@ -257,7 +275,7 @@ class SubsetSearch:
             if rate[x] <= 0:
                 break
             best = ways[int(index[at[x]])]
-            if len(best) < WAYS:
+            if len(best) < self.num_ways:
                 best.append(_Way(float(rate[x]), float(interval[x]), int(way[x]), int(first[x]), int(last[x])))
         return ways
 
