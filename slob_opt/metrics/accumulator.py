@@ -16,8 +16,8 @@ IntArray = NDArray[np.int64]
 
 _FLOATS = ("queueing_s", "ttft_s", "e2e_s", "tpot_s", "longest_stall_s", "idle_s", "satisfaction", "qoe")
 _ZERO_UNTIL_ENTERED = ("idle_s", "satisfaction", "qoe")
-_UNSEEN, _FINISHED, _UNFINISHED, _FAILED = (
-    int(status) for status in (Status.UNSEEN, Status.FINISHED, Status.UNFINISHED, Status.FAILED)
+_UNSEEN, _FINISHED, _UNFINISHED, _REJECTED, _FAILED = (
+    int(status) for status in (Status.UNSEEN, Status.FINISHED, Status.UNFINISHED, Status.REJECTED, Status.FAILED)
 )
 
 
@@ -73,9 +73,14 @@ class MetricsAccumulator:
         Raises
         ------
         InputError
-            When the request was entered before, has more tokens than its true length, or they are out of order.
+            When there is no such request, it was entered before or started before it arrived, its tokens are out of
+            order or don't fit how it ended: a finished one has all of its true length, a rejected one none.
         """
         w, size, state = self.workload, token_ns.size, int(status)
+        if not 0 <= request < self._status.size:
+            raise InputError(f"request {request} isn't one of the {self._status.size} of the workload")
+        if state == _UNSEEN:
+            raise InputError(f"request {request} is entered as unseen, expected how it ended")
         if self._status.item(request) != _UNSEEN:
             raise InputError(f"request {request} was entered before")
         length, arrival = w.output_tokens.item(request), w.arrival_ns.item(request)
@@ -86,6 +91,10 @@ class MetricsAccumulator:
         gaps = token_ns[1:] - token_ns[:-1]
         if size > 1 and gaps.item(gaps.argmin()) < 0:  # argmin is quicker than min
             raise InputError(f"request {request} has a token from before the one that precedes it")
+        if (state == _FINISHED and size < length) or (state == _REJECTED and size):
+            raise InputError(f"request {request} is {status.name.lower()} with {size} of its {length} tokens")
+        if started_ns is not None and started_ns < arrival:
+            raise InputError(f"request {request} started before it arrived")
         self._status[request], self._delivered[request] = state, size
         if started_ns is not None:
             self._floats["queueing_s"][request] = (started_ns - arrival) / NS_PER_S

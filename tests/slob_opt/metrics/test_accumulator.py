@@ -135,6 +135,28 @@ def test_tokens_out_of_order(token_ns: np.ndarray, message: str) -> None:
     assert found.columns().status[0] == Status.UNSEEN
 
 
+@pytest.mark.parametrize(
+    ("request_id", "status", "started_ns", "token_ns", "message"),
+    [
+        (0, Status.REJECTED, None, [3 * S], "request 0 is rejected with 1 of its 3 tokens"),
+        (0, Status.FINISHED, 2 * S, [3 * S], "request 0 is finished with 1 of its 3 tokens"),
+        (0, Status.FINISHED, S, [3 * S, 3 * S, 3 * S], "request 0 started before it arrived"),
+        (0, Status.UNSEEN, None, [], "request 0 is entered as unseen"),
+        (-1, Status.UNFINISHED, None, [], "request -1 isn't one of the 1 of the workload"),
+        (1, Status.UNFINISHED, None, [], "request 1 isn't one of the 1 of the workload"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_and_leaves_no_trace(
+    request_id: int, status: Status, started_ns: int | None, token_ns: list[int], message: str
+) -> None:
+    """A rejected request with a token was worth 0.84, and -1 was the last request."""
+    found = MetricsAccumulator(Workload.of("one", [2.0], [1], [3]))
+    with pytest.raises(InputError, match=message):
+        found.add(request_id, status, started_ns, np.array(token_ns, np.int64))
+    columns = found.columns()
+    assert (columns.status[0], columns.delivered[0], columns.satisfaction[0]) == (Status.UNSEEN, 0, 0.0)
+
+
 @pytest.mark.parametrize("times", [[1.0, 2.0], [0.5, 0.5, 0.1], [3.0], [0.0, 0.0, 1.0], [1e-9, 1e4]])
 def test_quantiles_of_few_times_are_numpys(times: list[float]) -> None:
     found = LogHistogram()
