@@ -24,6 +24,7 @@ COMMANDS = {
     "validate": "Check a plan file again: memory, times, bound.",
     "catalog": "List the GPUs, models or clusters that are bundled.",
     "doctor": "Check the environment: packages, solvers, devices.",
+    "workload": "Describe, convert and sample workloads: traces and presets.",
     "study": "Run a study that measures the claims of the README again.",
 }
 """Each command's module (``experiments.cli.<name>``) and the first line of its help."""
@@ -47,8 +48,10 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Return the command of module ``experiments.cli.<name>``, whose function has the same name."""
+    """Return the command of module ``experiments.cli.<name>``: its function, or its group, of the same name."""
     module = importlib.import_module(f"experiments.cli.{name}")
+    if isinstance(getattr(module, name), typer.Typer):
+        return typer.main.get_command(getattr(module, name))
     holder = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
     holder.command(name)(getattr(module, name))
     return typer.main.get_command(holder)

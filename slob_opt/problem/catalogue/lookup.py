@@ -13,19 +13,19 @@ from slob_opt.errors import InputError
 SCHEMA_VERSION = 1
 
 
-def read_data(file: str) -> Mapping[str, Any]:
-    """Return the content of one of the catalogue's JSON files.
+def read_data(file: str, package: str = "slob_opt.problem.catalogue") -> Mapping[str, Any]:
+    """Return the content of a JSON file that ships with the package, by default one of the catalogue's.
 
     Raises
     ------
     InputError
         When the file is damaged or of another schema version: the installation is broken.
     """
-    text = files("slob_opt.problem.catalogue").joinpath(file).read_text(encoding="utf-8")
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
     try:
         data: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"catalogue data is damaged, install again: {error}", file=file) from error
+        raise InputError(f"bundled data is damaged, install again: {error}", file=file) from error
     if data.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"found {data.get('schema_version')!r}, expected {SCHEMA_VERSION}", file=file, key="schema_version"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tempfile
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +63,29 @@ def read_text(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a UTF-8 file, whole or not at all.
+    """Write a UTF-8 file, whole or not at all; as :func:`write_pieces` with a single piece."""
+    write_pieces(path, (text,))
+
+
+def write_pieces(path: Path, pieces: Iterable[str], *, is_packed: bool = False) -> None:
+    """Write a UTF-8 file piece by piece, whole or not at all.
 
     The text goes to a new file beside it, which then takes its name; an old file stays as it was until that moment.
+
+    Parameters
+    ----------
+    path
+        File to write.
+    pieces
+        Its text; made one after the other, so that a long file needn't be held in memory.
+    is_packed
+        Whether it's packed with gzip.
 
     Raises
     ------
     InputError
         When the folder is missing or may not be written, the disk is full, or the name is that of a device or a pipe;
-        nothing is left behind. A link is followed.
+        nothing is left behind, nor when making a piece fails. A link is followed.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -78,10 +94,13 @@ def write_whole(path: Path, text: str) -> None:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         temporary = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+        with os.fdopen(handle, "wb") as file:
+            # no time and no name in a packed file: the same text gives the same bytes
+            with gzip.GzipFile("", "wb", fileobj=file, mtime=0) if is_packed else nullcontext(file) as binary:
+                for piece in pieces:
+                    binary.write(piece.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:

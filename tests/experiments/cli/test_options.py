@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import typer
 
 from experiments import registry
 from experiments.cli.main import COMMANDS, load_command
@@ -203,22 +204,37 @@ def test_an_option_without_effect_or_sense_is_refused(
     assert len(answer.err.strip().splitlines()) == 1
 
 
-def numeric_options(command: str) -> list[tuple[str, bool]]:
+def commands() -> dict[str, object]:
+    """Functions by command; those of a group as ``group command``."""
+    found: dict[str, object] = {}
+    for command in COMMANDS:
+        target = getattr(importlib.import_module(f"experiments.cli.{command}"), command)
+        if isinstance(target, typer.Typer):
+            found |= {f"{command} {info.callback.__name__}": info.callback for info in target.registered_commands}
+        else:
+            found[command] = target
+    return found
+
+
+def numeric_options(function: object) -> list[tuple[str, bool]]:
     """(Option, whether it is whole) of a command, by the types of its parameters."""
-    module = importlib.import_module(f"experiments.cli.{command}")
     found = []
-    for name, hint in get_type_hints(getattr(module, command)).items():
+    for name, hint in get_type_hints(function).items():
         kinds = set(get_args(hint) or (hint,)) - {type(None)}
         if kinds & {int, float}:
             found.append((f"--{name.replace('_', '-')}", int in kinds))
     return found
 
 
-NUMERIC = [(command, option, is_whole) for command in COMMANDS for option, is_whole in numeric_options(command)]
+NUMERIC = [
+    (command, option, is_whole)
+    for command, function in commands().items()
+    for option, is_whole in numeric_options(function)
+]
 
 
 def test_numeric_options_are_found() -> None:
-    assert {command for command, _, _ in NUMERIC} == {"plan", "compare", "validate", "study"}
+    assert {command for command, _, _ in NUMERIC} >= {"plan", "compare", "validate", "study", "workload sample"}
     assert ("study", "--workers", True) in NUMERIC
     assert ("plan", "--time-limit", False) in NUMERIC
 
@@ -231,8 +247,14 @@ def test_a_number_that_an_option_can_t_take_is_one_sentence(
     """All in the form of the files' errors: where, what was found, what was expected."""
     if not is_whole and (value == "1.5" or (option == "--time-limit" and value == "9" * 40)):
         value = "-0.5"
-    first = {"study": ("gap",), "validate": (str(tmp_path / "plan.json"),)}.get(command, ())
-    answer = slob(command, *first, *(() if command == "study" else tiny), f"{option}={value}")
+    first = {
+        "study": ("gap",),
+        "validate": (str(tmp_path / "plan.json"), *tiny),
+        "workload describe": ("example",),
+        "workload convert": ("example", f"--out={tmp_path / 'out.csv'}"),
+        "workload sample": ("office_chat",),
+    }.get(command, tiny)
+    answer = slob(*command.split(), *first, f"{option}={value}")
     assert (answer.code, answer.out) == (2, "")
     assert re.fullmatch(rf"slob: {option}: found '{value}', expected a (whole )?number .*\n", answer.err), answer.err
     assert ("whole" in answer.err) == is_whole

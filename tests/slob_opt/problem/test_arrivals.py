@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from slob_opt.errors import InputError
-from slob_opt.problem.arrivals import batches, gamma, hourly, on_off, poisson, weibull, weibull_shape
+from slob_opt.problem.arrivals import (
+    batches,
+    first_arrivals,
+    gamma,
+    hourly,
+    on_off,
+    poisson,
+    weibull,
+    weibull_shape,
+)
 
 DAY_S = 86_400.0
 
@@ -71,6 +82,40 @@ def test_same_seed_same_arrivals() -> None:
     assert gamma(1.0, 2.0, 500.0, rng(7)).tolist() != gamma(1.0, 2.0, 500.0, rng(8)).tolist()
 
 
+def test_a_seed_does_for_a_generator() -> None:
+    calls = (
+        lambda r: poisson(1.0, 500.0, r),
+        lambda r: gamma(1.0, 2.0, 500.0, r),
+        lambda r: weibull(1.0, 2.0, 500.0, r),
+        lambda r: on_off(1.0, 20.0, 20.0, 500.0, r),
+        lambda r: hourly({0: 0.5}, 500.0, r),
+        lambda r: batches(np.arange(9, dtype=np.int64), 3.0, 2.0, r),
+    )
+    for call in calls:
+        assert call(7).tolist() == call(rng(7)).tolist() != call(8).tolist()
+
+
+@pytest.mark.parametrize("process", [gamma, weibull])
+def test_a_process_that_runs_since_ever_has_its_rate_from_the_start(process: Callable[..., np.ndarray]) -> None:
+    """Means over 400 short runs of 20 expected arrivals; begun with a whole gap there would be (3^2 - 1)/2 = 4 more."""
+    settled = np.mean([process(0.2, 3.0, 100.0, seed, is_stationary=True).size for seed in range(400)])
+    begun = np.mean([process(0.2, 3.0, 100.0, seed).size for seed in range(400)])
+    # standard deviation of a count about sqrt(9 x 20) = 13, of the mean of 400 0.7
+    assert settled == pytest.approx(20.0, abs=2.0)
+    assert 2.0 < begun - settled < 6.0
+
+
+def test_the_first_arrivals_are_those_of_the_process() -> None:
+    def process(duration_s: float) -> np.ndarray:
+        return on_off(1.0, 2.0, 50.0, duration_s, 11)
+
+    times = first_arrivals(200, 1.0 * 2 / 52, process)
+    assert times.size == 200
+    assert np.all(np.diff(times) >= 0)
+    with pytest.raises(InputError, match=r"3 requests don't come within 2e\+09 s at 1 requests/s; found 0"):
+        first_arrivals(3, 1.0, lambda duration_s: np.zeros(0, np.int64))
+
+
 @pytest.mark.parametrize("value", [0.1, 1.0, 3.0, 20.0])
 def test_weibull_shapes(value: float) -> None:
     from math import gamma as g
@@ -88,6 +133,7 @@ def test_weibull_shapes(value: float) -> None:
         (lambda: weibull(1.0, 50.0, 10.0, rng()), "cv is 50.0, expected from 0.1 to 20"),
         (lambda: hourly({24: 1.0}, 10.0, rng()), "hour 24 has rate 1.0"),
         (lambda: hourly({3: 0.0}, 10.0, rng()), "every hour has rate 0"),
+        (lambda: on_off(1.0, 1e-6, 1e-6, 1e3, rng()), "more than 10,000,000 bursts"),
         (lambda: batches(np.zeros(1, np.int64), 0.5, 1.0, rng()), "mean_size is 0.5"),
     ],
 )

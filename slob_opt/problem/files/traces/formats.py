@@ -1,124 +1,115 @@
-"""Rows of the published formats, one function a format, each streaming.
-
-References
-----------
-Azure LLM inference traces 2023/2024 (Patel et al. 2024, Splitwise, ISCA); BurstGPT v1 and v2 (Wang et al. 2025, KDD);
-Mooncake traces (Qin et al. 2025, FAST); request lengths of Vidur (Agrawal et al. 2024, MLSys).
-"""
+"""The formats by name, and which one a file is in."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from slob_opt.errors import InputError
-from slob_opt.problem.files.traces.lines import Row, at_line, columns_of, lines_of, number, whole
-
-AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
-VIDUR = ("num_prefill_tokens", "num_decode_tokens")
-
-_AZURE_TIME = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([+-]\d\d:\d\d)?")
+from slob_opt.problem.catalogue.lookup import nearest
+from slob_opt.problem.files.traces import azure, mooncake, own, servegen, tables
+from slob_opt.problem.files.traces.cells import columns_of
+from slob_opt.problem.files.traces.faults import Row
+from slob_opt.problem.files.traces.lines import at_line, lines_of
 
 
-def azure(path: Path) -> Iterator[Row]:
-    """Yield rows of an Azure trace: times of up to nine fractional digits, all with a zone or all without."""
-    lines = lines_of(path)
-    first, header = next(lines)
-    at = columns_of(path, first, header, AZURE)
-    zoned: bool | None = None
-    for line, text in lines:
-        cells = _cells(path, line, text, header)
-        match = _AZURE_TIME.fullmatch(cells[at[0]].strip())
-        if match is None:
-            raise InputError(
-                f"TIMESTAMP is {cells[at[0]]!r}, expected YYYY-MM-DD HH:MM:SS.fffffff", file=at_line(path, line)
-            )
-        day, time, fraction, zone = match.groups()
-        if zoned is not None and zoned != (zone is not None):
-            raise InputError("TIMESTAMP mixes times with and without a zone", file=at_line(path, line))
-        zoned = zone is not None
-        try:
-            moment = datetime.fromisoformat(f"{day}T{time}{zone or '+00:00'}").astimezone(UTC)
-        except ValueError:
-            raise InputError(f"TIMESTAMP is {cells[at[0]]!r}, which is no time", file=at_line(path, line)) from None
-        seconds = moment.timestamp() + (int(fraction.ljust(9, "0")) / 1e9 if fraction else 0.0)
-        yield Row(line, seconds, whole(path, line, AZURE[1], cells[at[1]]), whole(path, line, AZURE[2], cells[at[2]]))
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """One format.
+
+    Attributes
+    ----------
+    name
+        What users call it.
+    rows
+        Yields the rows of a file; ``None`` for ServeGen, whose requests are sampled.
+    columns
+        Names in the first line of a table; empty for other kinds of files.
+    has_times
+        Whether requests have times of arrival.
+    has_failures
+        Whether an answer of 0 tokens is a request that failed.
+    has_prefix_ids
+        Whether rows say which prompts share their beginnings.
+    has_origin
+        Whether times count from the start of the workload; otherwise the first request that is kept sets the clock
+        to 0.
+    """
+
+    name: str
+    rows: Callable[[Path], Iterator[Row]] | None
+    columns: tuple[str, ...] = ()
+    has_times: bool = True
+    has_failures: bool = False
+    has_prefix_ids: bool = False
+    has_origin: bool = False
 
 
-def burstgpt(path: Path) -> Iterator[Row]:
-    """Yield rows of BurstGPT, version 1 or 2; an answer of 0 tokens is a failure, which callers count."""
-    return _table(path, BURSTGPT)
+SERVEGEN = TraceFormat("servegen", None, has_origin=True)
 
-
-def vidur(path: Path) -> Iterator[Row]:
-    """Yield lengths of Vidur's processed traces, which have no times."""
-    return _table(path, (None, *VIDUR))
-
-
-def mooncake(path: Path) -> Iterator[Row]:
-    """Yield rows of a Mooncake trace: milliseconds and lengths, one JSON object a line."""
-    for line, text in lines_of(path):
-        try:
-            found = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"isn't JSON: {error.msg}", file=at_line(path, line)) from None
-        if not isinstance(found, dict):
-            raise InputError(f"holds {type(found).__name__}, expected an object", file=at_line(path, line))
-        for name in ("timestamp", "input_length", "output_length"):
-            if name not in found:
-                raise InputError(f"key {name!r} is missing", file=at_line(path, line))
-        yield Row(
-            line, number(path, line, "timestamp", str(found["timestamp"])) / 1e3,
-            whole(path, line, "input_length", str(found["input_length"])),
-            whole(path, line, "output_length", str(found["output_length"])),
-        )  # fmt: skip
-
-
-def _table(path: Path, names: tuple[str | None, str, str]) -> Iterator[Row]:
-    """Rows of a comma-separated table with a column of seconds (or none) and two of tokens."""
-    lines = lines_of(path)
-    first, header = next(lines)
-    at = columns_of(path, first, header, [name for name in names if name is not None])
-    for line, text in lines:
-        cells = _cells(path, line, text, header)
-        time = None if names[0] is None else number(path, line, names[0], cells[at[0]])
-        prompt, output = (
-            whole(path, line, name, cells[index]) for name, index in zip(names[1:], at[-2:], strict=True) if name
-        )
-        yield Row(line, time, prompt, output)
-
-
-def _cells(path: Path, line: int, text: str, header: str) -> list[str]:
-    cells = text.split(",")
-    expected = header.count(",") + 1
-    if len(cells) != expected:
-        raise InputError(f"has {len(cells)} cells, the header {expected}", file=at_line(path, line))
-    return cells
-
-
-FORMATS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    "azure": azure,
-    "burstgpt": burstgpt,
-    "mooncake": mooncake,
-    "vidur": vidur,
+FORMATS = {
+    entry.name: entry
+    for entry in (
+        TraceFormat("azure", azure.rows, azure.COLUMNS),
+        TraceFormat("burstgpt", tables.burstgpt, tables.BURSTGPT, has_failures=True),
+        TraceFormat("mooncake", mooncake.rows, has_prefix_ids=True, has_origin=True),
+        SERVEGEN,
+        TraceFormat("vidur", tables.vidur, tables.VIDUR, has_times=False),
+        TraceFormat("slob-csv", own.table, has_origin=True),
+        TraceFormat("slob-jsonl", own.jsonl, has_origin=True),
+    )
 }
+"""Every format by name."""
+
+
+def format_names() -> tuple[str, ...]:
+    """Return the names of all formats."""
+    return tuple(FORMATS)
+
+
+def find_format(name: str) -> TraceFormat:
+    """Return a format by name; raises InputError when there is none, with the nearest."""
+    if name not in FORMATS:
+        near = nearest(name, FORMATS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(FORMATS)}"
+        raise InputError(f"no trace format {name!r}; {hint}")
+    return FORMATS[name]
 
 
 def detect(path: Path) -> str:
-    """Return the name of the format that the first line of a file is in; raises InputError when it's none or empty."""
+    """Return the name of the format that the first line of a file is in.
+
+    Raises
+    ------
+    InputError
+        When the file is empty, in no known format, or nearly in one: then with the column that is missing.
+    """
+    if path.is_dir() or servegen.TRACE_NAME.fullmatch(path.name):
+        return "servegen"
     for line, text in lines_of(path):
+        if text.startswith("#"):
+            return "slob-csv"
         if text.startswith("{"):
-            return "mooncake"
-        found = {cell.strip() for cell in text.split(",")}
-        for kind, names in (("azure", AZURE), ("burstgpt", BURSTGPT), ("vidur", VIDUR)):
-            if len(found & set(names)) >= min(2, len(names)):
-                return kind
+            return "slob-jsonl" if '"schema_version"' in text else "mooncake"
+        return _table_format(path, line, text)
+    raise InputError("no rows", file=str(path))
+
+
+def _table_format(path: Path, line: int, text: str) -> str:
+    """The table whose columns a header has; when none fits, the one that it looks most like tells what is missing."""
+    header = [name.strip() for name in text.split(",")]
+
+    def likeness(entry: TraceFormat) -> int:
+        exact = sum(name in header for name in entry.columns)
+        return 10 * exact + sum(bool(nearest(name, entry.columns, 1)) for name in header if name not in entry.columns)
+
+    tables_ = [entry for entry in FORMATS.values() if entry.columns]
+    best = max(tables_, key=likeness)
+    if likeness(best) < 2:
         raise InputError(
-            f"starts with {text[:60]!r}, which is no trace in a known format ({', '.join(FORMATS)})",
+            f"found {text[:60]!r}, expected the first line of a known format ({', '.join(FORMATS)})",
             file=at_line(path, line),
         )
-    raise InputError("is empty", file=str(path))
+    columns_of(path, line, header, best.columns)
+    return best.name

@@ -1,122 +1,72 @@
-"""Lines of a trace file, packed or not, and what becomes of its rows."""
+"""Lines of a trace file, packed or not, one at a time."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import BinaryIO, cast
 
 from slob_opt.errors import InputError
-from slob_opt.problem.catalogue.lookup import nearest
 
+MAX_LINE_BYTES = 2**22
+"""Longest line that is read. Chosen: far above a Mooncake row of a million tokens, or a distribution of ServeGen."""
 
-class Row(NamedTuple):
-    """One request of a trace.
-
-    Attributes
-    ----------
-    line
-        Line of the file, from 1.
-    time
-        Seconds on the trace's own clock; ``None`` where the format has no times.
-    prompt, output
-        Tokens.
-    """
-
-    line: int
-    time: float | None
-    prompt: int
-    output: int
-
-
-@dataclass(slots=True)
-class TraceReport:
-    """What was read and what was left out.
-
-    Attributes
-    ----------
-    file
-        Name of the file.
-    kind
-        Name of the format.
-    read, kept
-        Rows.
-    skipped
-        Rows left out, by reason.
-    """
-
-    file: str
-    kind: str
-    read: int = 0
-    kept: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
+PUBLIC_TRACES = (
+    "public traces are at github.com/Azure/AzurePublicDataset, HPMLL/BurstGPT, kvcache-ai/Mooncake and"
+    " alibaba/ServeGen; a small one ships with slob as 'example'"
+)
+"""What to do where a trace is missing; none of the public ones is ours to ship."""
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines without their ends; ``.gz`` is unpacked on the way. Blank lines are left out.
+    """Yield numbered lines, from 1, without their ends; gzip is unpacked on the way. Blank lines are left out.
 
     Raises
     ------
     InputError
-        When the file can't be read, is damaged, or isn't text.
+        When the file can't be read, is cut short, isn't UTF-8 text, or a line is longer than `MAX_LINE_BYTES`.
     """
+    number = 0
     try:
         with _opened(path) as stream:
-            for number, line in enumerate(stream, start=1):
-                text = line.strip()
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise InputError(f"the line is longer than {MAX_LINE_BYTES} bytes", file=at_line(path, number))
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text:
                     yield number, text
+    except FileNotFoundError as error:
+        raise InputError(f"no such file; {PUBLIC_TRACES}", file=str(path)) from error
+    except IsADirectoryError as error:
+        raise InputError("this is a folder, expected a file", file=str(path)) from error
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged or cut short"
-        raise InputError(f"can't be read: {reason}", file=str(path)) from error
+        after = f" after line {number}" if number else ""
+        raise InputError(f"the file can't be read: {reason}{after}", file=str(path)) from error
     except UnicodeDecodeError as error:
-        raise InputError("isn't text", file=str(path)) from error
+        raise InputError("the line is not UTF-8 text", file=at_line(path, number)) from error
 
 
-def _opened(path: Path) -> TextIO:
-    """Open a file for reading, unpacked; a byte order mark is dropped."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+def first_line(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[int, str]:
+    """Return the first line that isn't blank; raises InputError when there is none."""
+    for found in lines:
+        return found
+    raise InputError("no rows", file=str(path))
 
 
-def at_line(path: Path, line: int) -> str:
-    """Return how errors name a line."""
-    return f"{path}:{line}"
+def _opened(path: Path) -> BinaryIO:
+    """Open a file for reading, unpacked; packed ones are known by their first two bytes, whatever they are called."""
+    with path.open("rb") as stream:
+        is_packed = stream.read(2) == b"\x1f\x8b"
+    if is_packed:
+        return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, gzip.open(path, "rb"))))
+    return path.open("rb")
 
 
-def columns_of(path: Path, line: int, header: str, wanted: Sequence[str]) -> list[int]:
-    """Return the positions of the wanted columns in a comma-separated header; raises InputError when one is missing."""
-    found = [name.strip() for name in header.split(",")]
-    for name in wanted:
-        if name not in found:
-            close = nearest(name, found, 1)
-            hint = f"; the nearest is {close[0]!r}" if close else ""
-            raise InputError(f"column {name!r} is missing{hint}", file=at_line(path, line))
-    return [found.index(name) for name in wanted]
-
-
-def whole(path: Path, line: int, name: str, text: str) -> int:
-    """Return a count of tokens; raises InputError when the text is none."""
-    try:
-        value = float(text)
-        if value != int(value) or value < 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise InputError(f"{name} is {text!r}, expected a whole number from 0", file=at_line(path, line)) from None
-    return int(value)
-
-
-def number(path: Path, line: int, name: str, text: str) -> float:
-    """Return a time; raises InputError when the text is no finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if value - value != 0:
-        raise InputError(f"{name} is {text!r}, expected a number", file=at_line(path, line))
-    return value
+def at_line(path: Path, line: int | None) -> str:
+    """Return how errors name a line; ``None`` names the file alone."""
+    return str(path) if line is None else f"{path}:{line}"

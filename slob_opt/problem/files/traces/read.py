@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.errors import InputError
-from slob_opt.problem.catalogue.lookup import unknown
-from slob_opt.problem.files.traces.formats import FORMATS, detect
-from slob_opt.problem.files.traces.lines import Row, TraceReport, at_line
-from slob_opt.problem.workload import Workload
+from slob_opt.problem.files.traces import own, servegen
+from slob_opt.problem.files.traces.collect import RowCollector
+from slob_opt.problem.files.traces.faults import Row, RowFault, TraceReport
+from slob_opt.problem.files.traces.formats import TraceFormat, detect, find_format
+from slob_opt.problem.workload import NS_PER_S, Workload
 
-MAX_NEW_TOKENS = 1024
-"""The client's limit that requests of a trace are given, or their true length where that is longer."""
+PROGRESS_ROWS = 50_000
+"""Rows between two calls of `progress`."""
 
 
 def read_trace(
     path: str | Path,
     kind: str | None = None,
     *,
+    skip: Collection[RowFault] = (),
     max_tokens: int | None = None,
-    skips_bad_rows: bool = False,
+    is_clipping: bool = False,
     max_requests: int | None = None,
-    arrival_s: NDArray[np.float64] | None = None,
+    window_s: tuple[float, float] | None = None,
+    arrivals: Callable[[int], NDArray[np.int64]] | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[Workload, TraceReport]:
-    """Return the requests of a trace, its first arrival at 0, and a report of what was left out.
+    """Return the requests of a trace and a report of what became of its rows.
+
+    Rows are read one by one; what is kept of each is its numbers (and each conversation's key), not its text.
 
     Parameters
     ----------
     path
-        File; ``.gz`` is unpacked on the way.
+        File; gzip is unpacked on the way. A folder for ServeGen.
     kind
         Name of the format; ``None`` looks at the first line.
+    skip
+        Faults of rows that are left out and counted instead of refused. Failed requests of BurstGPT always are.
     max_tokens
-        Longest prompt with output that the model takes; ``None`` sets no limit.
-    skips_bad_rows
-        Whether rows without tokens, too long ones and ones that go back in time are left out and counted; otherwise
-        they are errors. Failed requests of BurstGPT (no answer) are always left out and counted.
+        Most tokens of prompt and output together that the model takes; ``None`` sets no limit. A simulation that
+        should run whatever the trace holds skips :attr:`RowFault.TOO_LONG`; a server would refuse such a request.
+    is_clipping
+        Whether prompts of rows over `max_tokens` are shortened until they fit, and counted. The output keeps its
+        length, or the limit less one.
     max_requests
         Stop after so many kept rows; ``None`` reads all.
-    arrival_s
-        (at least as many as there are rows) seconds, for formats without times.
+    window_s
+        Only requests in ``[first, end)``, seconds from the first row (from the start of the workload where times count
+        from there); the window's start becomes 0. ``None`` takes all.
+    arrivals
+        From a number of requests to that many times, int64 nanoseconds from 0, not falling; in place of the trace's
+        own times. Needed for formats without times.
+    seed
+        Of the sampling of ServeGen; no other format draws anything.
+    progress
+        Called now and then with the number of rows read; ``None`` tells nobody.
 
     Raises
     ------
@@ -50,55 +69,22 @@ def read_trace(
         With file and line: nothing to read, a missing column, a bad value, a row that isn't skipped.
     """
     file = Path(path)
-    if kind is not None and kind not in FORMATS:
-        raise unknown("trace format", kind, FORMATS)
-    kind = kind or detect(file)
-    report = TraceReport(file.name, kind)
-    times: list[float] = []
-    prompts: list[int] = []
-    outputs: list[int] = []
-    for row in FORMATS[kind](file):
-        report.read += 1
-        before = times[-1] if times else None
-        reason = _fault(row, before, max_tokens)
-        if reason is None:
-            time = row.time
-            if time is None:
-                if arrival_s is None:
-                    raise InputError(f"format {kind} has no times; give an arrival process", file=str(file))
-                if report.kept >= arrival_s.size:
-                    break
-                time = float(arrival_s[report.kept])
-            times.append(time)
-            prompts.append(row.prompt)
-            outputs.append(row.output)
-            report.kept += 1
-            if max_requests is not None and report.kept >= max_requests:
-                break
-        elif skips_bad_rows or (kind == "burstgpt" and row.output == 0):
-            report.skipped["failed (no answer)" if kind == "burstgpt" and row.output == 0 else reason[0]] += 1
-        else:
-            raise InputError(reason[1], file=at_line(file, row.line))
-    if not times:
-        what = "has no request" if not report.read else f"has no request left of {report.read}"
-        raise InputError(what, file=str(file))
-    arrivals = np.array(times)
-    workload = Workload.of(
-        file.name.removesuffix(".gz"), arrivals - arrivals[0], prompts, outputs, max_new_tokens=MAX_NEW_TOKENS
-    )
-    return workload, report
+    entry = find_format(kind or detect(file))
+    if not entry.has_times and window_s is not None:
+        raise InputError(f"format {entry.name} has no times to cut a window from", file=str(file))
+    if not entry.has_times and arrivals is None:
+        raise InputError(f"format {entry.name} has no times; name an arrival process, as poisson", file=str(file))
+    span_ns = None if window_s is None else (round(window_s[0] * NS_PER_S), round(window_s[1] * NS_PER_S))
+    collector = RowCollector(entry, file, skip, max_tokens, is_clipping, span_ns)
+    for row in _rows(entry, file, seed, span_ns):
+        collector.add(row)
+        if progress is not None and collector.num_read % PROGRESS_ROWS == 0:
+            progress(collector.num_read)
+        if collector.is_past or (max_requests is not None and collector.num_kept >= max_requests):
+            break
+    name = own.name_of(file) if entry.name.startswith("slob-") else file.name.removesuffix(".gz")
+    return collector.workload(name, arrivals), collector.report(str(path))
 
 
-def _fault(row: Row, before: float | None, max_tokens: int | None) -> tuple[str, str] | None:
-    """Return why a row can't be a request, in short and as a sentence; ``None`` when it can."""
-    if row.prompt < 1:
-        return "no prompt tokens", "prompt of 0 tokens, expected at least 1"
-    if row.output < 1:
-        return "no output tokens", "output of 0 tokens, expected at least 1"
-    if max_tokens is not None and row.prompt + row.output > max_tokens:
-        return "too long for the model", f"{row.prompt} + {row.output} tokens, the model takes {max_tokens}"
-    if row.time is not None and row.time < 0:
-        return "negative time", f"time {row.time} s, expected at least 0"
-    if row.time is not None and before is not None and row.time < before:
-        return "out of order", f"time {row.time} s after {before} s, expected order of arrival"
-    return None
+def _rows(entry: TraceFormat, file: Path, seed: int, span_ns: tuple[int, int] | None) -> Iterator[Row]:
+    return servegen.rows(file, seed, span_ns) if entry.rows is None else entry.rows(file)
