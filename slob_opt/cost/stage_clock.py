@@ -8,7 +8,7 @@ iteration, and a run of decode steps is an arithmetic series in whole picosecond
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ _PROBE = 1 << 20
 """Cached tokens, or (query, key) pairs, over which attention's slopes are measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What one iteration computes, as the clocks need it.
 
     Attributes

@@ -24,13 +24,13 @@ def ones(size: int) -> IntArray:
     return _ONES[:size] if size <= _ONES.size else np.ones(size, np.int64)
 
 
-_TRUES = np.ones(4096, dtype=bool)
-_TRUES.setflags(write=False)
+TRUES = np.ones(4096, dtype=bool)
+TRUES.setflags(write=False)
 
 
 def trues(size: int) -> NDArray[np.bool_]:
     """Return (size,) bool, all true, read-only."""
-    return _TRUES[:size] if size <= _TRUES.size else np.ones(size, dtype=bool)
+    return TRUES[:size] if size <= TRUES.size else np.ones(size, dtype=bool)
 
 
 def is_ones(tokens: IntArray) -> bool:
@@ -53,8 +53,9 @@ class BatchPlan(NamedTuple):
     idle_rows
         Rows that an engine computes for no one: members of a batch that finished and stay until it ends.
     max_repeats
-        The same plan holds for this many iterations, unless a request arrives at, leaves or is aborted on the pipeline,
-        or blocks run short. More than 1 only where each request computes one token.
+        The same plan holds for this many iterations, unless a request leaves the lane or is aborted in it, blocks run
+        short, or requests wait and one arrived at, left or was aborted on the pipeline. More than 1 only where each
+        request computes one token.
     """
 
     slots: IntArray

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slob_opt.scheduling.records import Arrival
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -49,6 +51,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
 
 
 _NOWHERE = -(1 << 40)
+_NAN = float("nan")
+_WAITING, _FREE = int(State.WAITING), int(State.FREE)
 
 
 def waiting_at(pipeline: int) -> int:
@@ -94,6 +98,8 @@ class RequestColumns:
         When it was first in a batch, and when its last token was delivered; meaningless before.
     predicted
         Predicted output length, tokens; NaN without a predictor.
+    arrays
+        The arrays behind the columns by name, which the scheduler alone may write.
 
     Notes
     -----
@@ -121,38 +127,55 @@ class RequestColumns:
     predicted: FloatArray
 
     def __init__(self, capacity: int = 256) -> None:
-        self._own = {name: np.zeros(capacity, kind) for name, kind in _COLUMNS.items()}
-        self._own["place"][:] = _NOWHERE
+        self.arrays: dict[str, NDArray[Any]] = {name: np.zeros(capacity, kind) for name, kind in _COLUMNS.items()}
+        self.arrays["place"][:] = _NOWHERE
         self._free = list(range(capacity - 1, -1, -1))
         self._show()
 
     def _show(self) -> None:
-        for name, column in self._own.items():
+        for name, column in self.arrays.items():
             view = column.view()
             view.setflags(write=False)
             setattr(self, name, view)
-
-    def writable(self, name: str) -> NDArray[Any]:
-        """Return the array behind a column, for the scheduler alone."""
-        return self._own[name]
 
     @property
     def capacity(self) -> int:
         """Number of slots."""
         return int(self.state.size)
 
+    def enter(self, arrival: Arrival, now_ns: int, pipeline: int) -> int:
+        """Put a new request, which waits at a pipeline, into a free slot; return the slot."""
+        slot = self.take()
+        own = self.arrays
+        own["request"][slot] = arrival.request
+        own["arrival_ns"][slot] = now_ns
+        own["prompt"][slot] = own["left"][slot] = arrival.prompt
+        own["max_new"][slot] = arrival.max_new
+        own["priority"][slot] = arrival.priority
+        own["ttft_s"][slot] = _NAN if arrival.ttft_s is None else arrival.ttft_s
+        own["tpot_s"][slot] = _NAN if arrival.tpot_s is None else arrival.tpot_s
+        own["predicted"][slot] = _NAN if arrival.predicted is None else arrival.predicted
+        own["state"][slot] = _WAITING
+        own["pipeline"][slot] = pipeline
+        own["place"][slot] = -1 - pipeline
+        own["cached"][slot] = own["generated"][slot] = own["blocks"][slot] = 0
+        own["started_ns"][slot] = own["last_token_ns"][slot] = -1
+        return slot
+
     def take(self) -> int:
         """Return a free slot, growing the columns when there is none."""
         if not self._free:
             size = self.capacity
-            self._own = {name: np.concatenate([column, np.zeros_like(column)]) for name, column in self._own.items()}
-            self._own["place"][size:] = _NOWHERE
+            self.arrays = {
+                name: np.concatenate([column, np.zeros_like(column)]) for name, column in self.arrays.items()
+            }
+            self.arrays["place"][size:] = _NOWHERE
             self._free = list(range(2 * size - 1, size - 1, -1))
             self._show()
         return self._free.pop()
 
     def release(self, slot: int) -> None:
         """Give a slot back."""
-        self._own["state"][slot] = State.FREE
-        self._own["place"][slot] = _NOWHERE
+        self.arrays["state"][slot] = _FREE
+        self.arrays["place"][slot] = _NOWHERE
         self._free.append(slot)

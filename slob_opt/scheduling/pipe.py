@@ -17,7 +17,13 @@ from slob_opt.scheduling.waiting import WaitingQueue
 
 IntArray = NDArray[np.int64]
 
-_RUNNING = int(State.RUNNING)
+_RUNNING, _PREEMPTED = int(State.RUNNING), int(State.PREEMPTED)
+
+NO_LIMIT = 1 << 40
+"""Tokens that no lane ever reaches."""
+
+FEW = 4
+"""Requests up to which numbers one by one are quicker than arrays."""
 
 
 @dataclass(slots=True)
@@ -26,7 +32,21 @@ class Lane:
 
     Decode steps that changed nothing but counts are owed to the columns (`owed`, the last of them at `owed_ns`) until
     someone looks: a step of a repeated batch then costs a few additions, however many requests are in it.
-    `steps_to_limit` counts down for the slots in `counted`.
+
+    Attributes
+    ----------
+    rows, array
+        Slots that hold KV, in order of admission, and the same as an array.
+    kv_tokens
+        Tokens in their KV.
+    steps_to_limit
+        No request reaches its limit of new tokens before so many batches have ended; a lower bound.
+    steps_to_block
+        Each request of the batch in flight can take so many tokens more in the blocks it has; a lower bound.
+    all_decode
+        Whether each row computes its next token, so that the batch of all rows is legal without a look.
+    is_continuous
+        Whether the batch before had all rows, and none has left since but those that ended.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -37,17 +57,22 @@ class Lane:
     epoch: int = -1
     idle_rows: int = 0
     idle_blocks: int = 0
+    kv_tokens: int = 0
     steps_to_block: int = 0
-    steps_to_limit: int = 0
+    steps_to_limit: int = NO_LIMIT
     owed: int = 0
     owed_ns: int = 0
     all_decode: bool = False
-    counted: IntArray | None = None
+    is_continuous: bool = True
 
 
 @dataclass(slots=True)
 class Pipe:
-    """State of one pipeline; the epoch counts arrivals, ends, aborts and preemptions, which end every promise."""
+    """State of one pipeline.
+
+    A promise of repeats ends when the lane's requests change, and while someone waits with every arrival, end, abort
+    and preemption on the pipeline, which the epoch counts: a lane sees of others no more than that.
+    """
 
     index: int
     columns: RequestColumns
@@ -62,92 +87,75 @@ class Pipe:
     outstanding: int = 0
     epoch: int = 0
     members: set[int] = field(default_factory=set)
-    marks: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def pay(self) -> None:
         """Enter the steps that lanes owe to the columns."""
         for lane in self.lanes:
             if lane.owed and lane.launch is not None:
-                slots = lane.launch.plan.slots
-                self.columns.writable("cached")[slots] += lane.owed
-                self.columns.writable("generated")[slots] += lane.owed
-                self.columns.writable("last_token_ns")[slots] = lane.owed_ns
+                slots, columns = lane.launch.plan.slots, self.columns
+                columns.arrays["cached"][slots] += lane.owed
+                columns.arrays["generated"][slots] += lane.owed
+                columns.arrays["last_token_ns"][slots] = lane.owed_ns
                 lane.owed = 0
 
     def view(self, lane: int, now_ns: int) -> LaneView:
         """Return what the policy may see of a lane, its columns up to date."""
         self.pay()
-        state = self.lanes[lane]
-        limits = self.limits
-        own = len(state.rows) + state.idle_rows
-        waiting = len(self.waiting)
-        share = limits.lane_rows
+        state, limits, waiting = self.lanes[lane], self.limits, self.waiting
+        lane_rows = share = limits.lane_rows
         if limits.num_lanes > 1:
-            held = sum(len(other.rows) for other in self.lanes)
-            share = min(share, -(-(held + waiting) // limits.num_lanes))
+            held = len(waiting)
+            for other in self.lanes:
+                held += len(other.rows)
+            share = min(share, -(-held // limits.num_lanes))
+        own = len(state.rows) + state.idle_rows
         return LaneView(
-            now_ns, self.index, lane, limits, self.columns, state.array, self.waiting.slots,
-            max(0, min(share, limits.lane_rows) - own), self.free_blocks, state.idle_rows, self.clock, self.is_padded,
+            now_ns, self.index, lane, limits, self.columns, state.array, waiting.slots,
+            max(0, min(share, lane_rows) - own), self.free_blocks, state.idle_rows, self.clock, self.is_padded,
         )  # fmt: skip
 
-    def _admit(self, lane: int, joining: IntArray, view: LaneView) -> None:
-        """Give waiting requests a lane, and the blocks that their policy's use of KV asks for first."""
-        columns, limits = self.columns, self.limits
-        known = columns.left[joining]
-        if not self.is_paged:
-            need = -(-(columns.prompt[joining] + columns.max_new[joining]) // limits.block_tokens)
-            taken = need
-        else:
-            taken = -(-known // limits.block_tokens)
-            need = taken + 1
-            need = np.minimum(need, limits.kv_blocks)  # a sequence as long as the pool has no block beyond
-        if int(taken.sum()) + int((need - taken).max()) > self.free_blocks:
-            raise PolicyError(
-                f"plan admits requests that need {int(taken.sum()) + int((need - taken).max())} KV blocks,"
-                f" {self.free_blocks} are free"
-            )
-        columns.writable("blocks")[joining] = taken
-        columns.writable("state")[joining] = _RUNNING
-        columns.writable("lane")[joining] = lane
-        columns.writable("place")[joining] = running_at(view.pipeline, lane)
-        started = columns.writable("started_ns")
-        started[joining[started[joining] < 0]] = view.now_ns
-        self.free_blocks -= int(taken.sum())
-        self.waiting.remove(joining)
-        state = self.lanes[lane]
-        state.rows += joining.tolist()
-        state.array = np.array(state.rows, np.int64)
-        state.all_decode = False
+    def keeps_promise(self, state: Lane) -> bool:
+        """Return whether nothing happened that a lane's policy could see, and repeats are left."""
+        return state.repeats_left > 0 and (state.epoch == self.epoch or not len(self.waiting))
+
+    # ------------------------------------------------------------------ blocks
 
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Take the blocks that hold `ends` tokens of each request."""
-        blocks = self.columns.writable("blocks")
-        need = -(-ends // self.limits.block_tokens)
-        more = int(np.maximum(need - blocks[slots], 0).sum())
+        blocks = self.columns.arrays["blocks"]
+        held = blocks[slots]
+        need = self.blocks_of(ends)
+        more = int(np.add.reduce(np.maximum(need - held, 0)))
         if more > self.free_blocks:
             raise PolicyError(f"plan needs {more} more KV blocks, {self.free_blocks} are free")
         if more:
-            blocks[slots] = np.maximum(need, blocks[slots])
+            blocks[slots] = np.maximum(need, held)
             self.free_blocks -= more
 
-    def steps_to_block(self, slots: IntArray, ends: IntArray) -> int:
-        """Return how many more tokens each request of a batch can hold in the blocks it has."""
-        return int((self.columns.blocks[slots] * self.limits.block_tokens - ends).min())
+    def blocks_of(self, tokens: IntArray) -> IntArray:
+        """Return the blocks that hold numbers of tokens."""
+        size = self.limits.block_tokens
+        return (tokens + (size - 1)) // size
+
+    def is_short(self, slots: IntArray, ends: IntArray) -> bool:
+        """Return whether blocks run short when requests hold `ends` tokens."""
+        more = np.maximum(self.blocks_of(ends) - self.columns.blocks[slots], 0)
+        return int(np.add.reduce(more)) > self.free_blocks
 
     def repeat(self, state: Lane) -> Launch | None:
         """Return the lane's batch one token later; ``None`` when blocks run short."""
         launch = state.launch
         assert launch is not None
-        slots = launch.plan.slots
         if self.is_paged:
             if state.steps_to_block <= 0:
                 self.pay()
+                slots = launch.plan.slots
                 ends = self.columns.cached[slots] + 1
-                need = -(-ends // self.limits.block_tokens)
-                if int(np.maximum(need - self.columns.blocks[slots], 0).sum()) > self.free_blocks:
+                if self.is_short(slots, ends):
                     return None
                 self.grow(slots, ends)
-                state.steps_to_block = self.steps_to_block(slots, ends)
+                held = self.columns.blocks[slots] * self.limits.block_tokens
+                state.steps_to_block = int(np.minimum.reduce(held - ends))
             else:
                 state.steps_to_block -= 1
         state.repeats_left -= 1
@@ -156,31 +164,42 @@ class Pipe:
         state.launch = launch
         return launch
 
+    # ------------------------------------------------------------------ who comes and goes
+
     def preempt(self, slot: int) -> None:
         """Take a running request's KV; it waits before those that never ran, first among equals by arrival."""
         columns = self.columns
-        if columns.state[slot] != State.RUNNING:
+        if columns.state[slot] != _RUNNING or columns.pipeline[slot] != self.index:
             raise PolicyError(f"plan preempts request {columns.request[slot]}, which doesn't run")
         lane = self.lanes[int(columns.lane[slot])]
         if lane.in_flight:
             raise PolicyError(f"plan preempts request {columns.request[slot]} of a lane in flight")
         self.leave_lane(lane, slot)
-        columns.writable("state")[slot] = State.PREEMPTED
-        columns.writable("place")[slot] = waiting_at(int(columns.pipeline[slot]))
-        columns.writable("cached")[slot] = 0
-        columns.writable("left")[slot] = columns.prompt[slot] + columns.generated[slot]
+        lane.is_continuous = False
+        lane.array = np.array(lane.rows, np.int64)
+        columns.arrays["state"][slot] = _PREEMPTED
+        columns.arrays["place"][slot] = waiting_at(self.index)
+        columns.arrays["cached"][slot] = 0
+        columns.arrays["left"][slot] = columns.prompt[slot] + columns.generated[slot]
         ahead = self.waiting.slots
         key = columns.arrival_ns[slot]
-        position = int(np.count_nonzero((columns.state[ahead] == State.PREEMPTED) & (columns.arrival_ns[ahead] <= key)))
+        position = int(np.count_nonzero((columns.state[ahead] == _PREEMPTED) & (columns.arrival_ns[ahead] <= key)))
         self.waiting.insert(position, slot)
         self.epoch += 1
 
     def leave_lane(self, lane: Lane, slot: int, *, is_over: bool = False) -> None:
-        """Take a request out of its lane and free its blocks, or hold both until the lane's batch is over."""
+        """Take a request out of its lane's rows and free its blocks, or hold both until the lane's batch is over.
+
+        The caller makes the lane's array anew.
+        """
         lane.rows.remove(slot)
-        lane.array = np.array(lane.rows, np.int64)
-        blocks = int(self.columns.blocks[slot])
-        self.columns.writable("blocks")[slot] = 0
+        lane.repeats_left = 0
+        columns = self.columns
+        lane.kv_tokens -= columns.cached.item(slot)
+        if not lane.rows:
+            lane.steps_to_limit = NO_LIMIT
+        blocks = columns.blocks.item(slot)
+        columns.arrays["blocks"][slot] = 0
         if is_over and self.policy.holds_finished:
             lane.idle_rows += 1
             lane.idle_blocks += blocks
@@ -194,8 +213,51 @@ class Pipe:
         self.epoch += 1
         self.columns.release(slot)
 
-    def check(self, lane: int, plan: BatchPlan, view: LaneView, left: IntArray) -> None:
-        """Raise PolicyError unless a plan's requests may be in this lane; admit those that wait."""
+    def admit(self, lane: int, joining: IntArray, most: int, now_ns: int) -> None:
+        """Give waiting requests a lane, and the blocks that their policy's use of KV asks for first."""
+        state, columns, limits = self.lanes[lane], self.columns, self.limits
+        size, pool = limits.block_tokens, limits.kv_blocks
+        if joining.size > max(0, min(most, limits.lane_rows - len(state.rows) - state.idle_rows)):
+            raise PolicyError(f"plan admits {joining.size} requests, lane {lane} may take {most}")
+        slots = joining.tolist()
+        if self.is_paged:
+            known = [columns.left.item(slot) for slot in slots] if len(slots) <= FEW else columns.left[joining].tolist()
+            taken = [-(-tokens // size) for tokens in known]
+            # A sequence as long as the pool has no block beyond.
+            need = sum(taken) + max(min(blocks + 1, pool) - blocks for blocks in taken)
+        else:
+            most_tokens = columns.prompt[joining] + columns.max_new[joining]
+            taken = [-(-tokens // size) for tokens in most_tokens.tolist()]
+            need = sum(taken)
+        if need > self.free_blocks:
+            raise PolicyError(f"plan admits requests that need {need} KV blocks, {self.free_blocks} are free")
+        started, blocks_of = columns.arrays["started_ns"], columns.arrays["blocks"]
+        if len(slots) <= FEW:
+            states, lanes, place = columns.arrays["state"], columns.arrays["lane"], columns.arrays["place"]
+            at = running_at(self.index, lane)
+            for slot, blocks in zip(slots, taken, strict=True):
+                blocks_of[slot] = blocks
+                states[slot] = _RUNNING
+                lanes[slot] = lane
+                place[slot] = at
+                if started[slot] < 0:
+                    started[slot] = now_ns
+        else:
+            blocks_of[joining] = taken
+            columns.arrays["state"][joining] = _RUNNING
+            columns.arrays["lane"][joining] = lane
+            columns.arrays["place"][joining] = running_at(self.index, lane)
+            started[joining[started[joining] < 0]] = now_ns
+        to_limit = columns.max_new[joining] - columns.generated[joining]
+        state.steps_to_limit = min(state.steps_to_limit, int(np.minimum.reduce(to_limit)))
+        self.free_blocks -= sum(taken)
+        self.waiting.remove(joining)
+        state.rows += slots
+        state.array = np.array(state.rows, np.int64)
+        state.all_decode = False
+
+    def check(self, lane: int, plan: BatchPlan, left: IntArray) -> IntArray:
+        """Return which of a plan's requests wait to join; raises PolicyError unless all may be in this lane."""
         slots, tokens, columns = plan.slots, plan.tokens, self.columns
         size = slots.size
         if slots.shape != tokens.shape or slots.ndim != 1:
@@ -203,29 +265,19 @@ class Pipe:
         if size == 0:
             raise PolicyError("plan without a request; a policy that has nothing to run returns None")
         place = columns.place[slots]
-        waits = place == waiting_at(view.pipeline)
-        foreign = ~(waits | (place == running_at(view.pipeline, lane)))
-        if foreign.any():
-            slot = int(slots[np.argmax(foreign)])
-            raise PolicyError(f"plan has slot {slot}, which is neither in lane {lane} nor waits for its pipeline")
-        order = np.arange(size)
-        self._mark(slots, order)
-        if (self.marks[slots] != order).any():
+        is_here = place == running_at(self.index, lane)
+        num_here = int(np.count_nonzero(is_here))
+        joining = NO_SLOTS
+        if num_here < size:
+            waits = place == waiting_at(self.index)
+            joining = slots[waits]
+            if num_here + joining.size < size:
+                slot = int(slots[np.argmin(waits | is_here)])
+                raise PolicyError(f"plan has slot {slot}, which is neither in lane {lane} nor waits for its pipeline")
+        if len(set(slots.tolist())) < size:
             raise PolicyError("plan has a request twice")
-        wrong = (tokens < 1) | (tokens > left)
-        if wrong.any():
-            bad = int(np.argmax(wrong))
+        if int(np.minimum.reduce(tokens)) < 1 or int(np.minimum.reduce(left - tokens)) < 0:
+            bad = int(np.argmax((tokens < 1) | (tokens > left)))
             who = columns.request[slots[bad]]
             raise PolicyError(f"plan computes {tokens[bad]} tokens of request {who}, which has {left[bad]} left")
-        joining = slots[waits]
-        if joining.size:
-            state = self.lanes[lane]
-            room = self.limits.lane_rows - len(state.rows) - state.idle_rows
-            if joining.size > max(0, min(view.max_admissions + plan.preempt.size, room)):
-                raise PolicyError(f"plan admits {joining.size} requests, lane {lane} may take {view.max_admissions}")
-            self._admit(lane, joining, view)
-
-    def _mark(self, slots: IntArray, values: IntArray) -> None:
-        if self.marks.size < self.columns.capacity:
-            self.marks = np.zeros(self.columns.capacity, np.int64)
-        self.marks[slots] = values
+        return joining

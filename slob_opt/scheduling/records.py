@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,7 @@ from slob_opt.scheduling.batch_plan import BatchPlan
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A request as a client sends it.
 
     Attributes
@@ -40,8 +38,7 @@ class Arrival:
     predicted: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """What became of an arrival.
 
     Attributes
@@ -66,21 +63,39 @@ class Launch(NamedTuple):
     ----------
     plan
         Tokens of each request.
-    cached
-        (B,) int64, tokens that each had in KV before.
-    is_decode
-        (B,) bool: rows that compute one token after all others of theirs, and so read the cache.
     emits
         (B,) bool: rows that get a new token out of it.
+    num_decodes, kv_tokens
+        How many rows decode, that is compute one token after all others of theirs, and the tokens that they attend to,
+        their own included.
+    others, chunks
+        Of each row that doesn't decode: its place in the plan, and the tokens it had in KV before and computes now.
+    joined
+        Slots that hold KV since this batch.
+    is_whole
+        Whether all requests that hold KV in the lane are in it, and all of them but those that joined were in the
+        lane's batch before.
     is_repeat
-        Whether it is the same as the lane's batch before, one token later; `cached` is then that of the first of them.
+        Whether it is the same as the lane's batch before, one token later; `kv_tokens` is then that of the first of
+        them.
     repeats_itself
         Whether each request computes its next token, so that the same plan may follow.
     """
 
     plan: BatchPlan
-    cached: IntArray
-    is_decode: NDArray[np.bool_]
     emits: NDArray[np.bool_]
+    num_decodes: int
+    kv_tokens: int
+    others: tuple[int, ...] = ()
+    chunks: tuple[tuple[int, int], ...] = ()
+    joined: tuple[int, ...] = ()
+    is_whole: bool = False
     is_repeat: bool = False
     repeats_itself: bool = False
+
+    @property
+    def is_decode(self) -> NDArray[np.bool_]:
+        """(B,) bool: rows that compute one token after all others of theirs, and so read the cache."""
+        found = np.ones(self.plan.slots.size, dtype=bool)
+        found[list(self.others)] = False
+        return found

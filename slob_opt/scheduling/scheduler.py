@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from slob_opt.cost.pipeline_clock import PipelineClock
 from slob_opt.errors import PolicyError
-from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, DecisionLog, is_ones, trues
-from slob_opt.scheduling.columns import RequestColumns, State, waiting_at
-from slob_opt.scheduling.pipe import Lane, Pipe
+from slob_opt.scheduling.batch_plan import NO_SLOTS, TRUES, BatchPlan, DecisionLog
+from slob_opt.scheduling.columns import RequestColumns, State
+from slob_opt.scheduling.launching import launch_of
+from slob_opt.scheduling.pipe import FEW, NO_LIMIT, Lane, Pipe
 from slob_opt.scheduling.policy import ArrivalView, Dispatcher, KvUse, LaneView, PipelineLimits, Policy
 from slob_opt.scheduling.records import Arrival, Launch, Submitted
 from slob_opt.scheduling.waiting import WaitingQueue
@@ -103,17 +104,7 @@ class Scheduler:
         reason = self._misfit(arrival, pipe)
         if reason:
             return Submitted(None, None, reason)
-        slot = self.columns.take()
-        for name, value in (
-            ("request", arrival.request), ("arrival_ns", now_ns), ("prompt", arrival.prompt),
-            ("max_new", arrival.max_new), ("priority", arrival.priority), ("state", State.WAITING),
-            ("ttft_s", np.nan if arrival.ttft_s is None else arrival.ttft_s),
-            ("tpot_s", np.nan if arrival.tpot_s is None else arrival.tpot_s),
-            ("predicted", np.nan if arrival.predicted is None else arrival.predicted),
-            ("pipeline", index), ("place", waiting_at(index)), ("cached", 0), ("generated", 0),
-            ("left", arrival.prompt), ("blocks", 0), ("started_ns", -1), ("last_token_ns", -1),
-        ):  # fmt: skip
-            self.columns.writable(name)[slot] = value
+        slot = self.columns.enter(arrival, now_ns, index)
         pipe.waiting.append(slot)
         pipe.members.add(slot)
         pipe.outstanding += 1
@@ -154,6 +145,8 @@ class Scheduler:
             if lane.in_flight and lane.launch is not None and slot in lane.launch.plan.slots:
                 raise PolicyError(f"request {self.columns.request[slot]} is in a batch in flight")
             pipe.leave_lane(lane, slot)
+            lane.is_continuous = False
+            lane.array = np.array(lane.rows, np.int64)
         else:
             pipe.waiting.remove(np.array([slot]))
         pipe.forget(slot)
@@ -172,7 +165,7 @@ class Scheduler:
         state = pipe.lanes[lane]
         if state.in_flight:
             raise PolicyError(f"lane {lane} of pipeline {pipeline} still has a batch in flight")
-        if state.repeats_left > 0 and state.epoch == pipe.epoch and state.launch is not None:
+        if pipe.keeps_promise(state):
             launch = pipe.repeat(state)
             if launch is not None:
                 self.log.repeat(pipeline, lane, 1)
@@ -197,26 +190,21 @@ class Scheduler:
         pipe = self._pipes[pipeline]
         state = pipe.lanes[lane]
         launch = state.launch
-        if launch is None or state.epoch != pipe.epoch:
+        if launch is None or not pipe.keeps_promise(state):
             return 0
         steps = min(state.repeats_left, most, state.steps_to_limit - 1)
-        if steps <= 0 or not pipe.is_paged:
+        size = launch.plan.slots.size
+        if steps <= 0 or not pipe.is_paged or size * (steps // pipe.limits.block_tokens + 1) <= pipe.free_blocks:
             return max(steps, 0)
-        pipe.pay()
         slots = launch.plan.slots
-        size = pipe.limits.block_tokens
-        # `cached` is still without the batch in flight.
-        filled, held = self.columns.cached[slots] + 1, self.columns.blocks[slots]
-
-        def short(more: int) -> bool:
-            return int(np.maximum(-(-(filled + more) // size) - held, 0).sum()) > pipe.free_blocks
-
-        if not short(steps):
+        # `cached` is still without the steps owed and the batch in flight.
+        filled = self.columns.cached[slots] + (state.owed + 1)
+        if not pipe.is_short(slots, filled + steps):
             return steps
         low, high = 0, steps
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if short(middle) else (middle, high)
+            low, high = (low, middle) if pipe.is_short(slots, filled + middle) else (middle, high)
         return low
 
     def extend(self, pipeline: int, lane: int, steps: int) -> None:
@@ -224,13 +212,11 @@ class Scheduler:
         pipe = self._pipes[pipeline]
         state = pipe.lanes[lane]
         assert state.launch is not None
-        pipe.pay()
         state.repeats_left -= steps
         if pipe.is_paged:
             slots = state.launch.plan.slots
-            ends = self.columns.cached[slots] + 1 + steps
-            pipe.grow(slots, ends)
-            state.steps_to_block = pipe.steps_to_block(slots, ends)
+            pipe.grow(slots, self.columns.cached[slots] + (state.owed + 1 + steps))
+            state.steps_to_block = 0
         self.log.repeat(pipeline, lane, steps)
 
     def complete(
@@ -252,38 +238,64 @@ class Scheduler:
             raise PolicyError(f"lane {lane} of pipeline {pipeline} has no batch in flight")
         state.in_flight = False
         state.steps_to_limit -= steps
-        if launch.repeats_itself and not ended and state.steps_to_limit > 0:
+        slots = launch.plan.slots
+        if launch.repeats_itself:
             state.owed += steps
             state.owed_ns = now_ns
-            return []
-        pipe.pay()
-        slots = launch.plan.slots
-        cached, generated = self.columns.writable("cached"), self.columns.writable("generated")
-        if launch.repeats_itself:
-            cached[slots] += steps
-            emitting = slots
+            state.kv_tokens += steps * slots.size
+            if not ended and state.steps_to_limit > 0:
+                return []
+            pipe.pay()
         else:
-            cached[slots] += launch.plan.tokens
-            emitting = slots[launch.emits]
-            left = self.columns.writable("left")
-            left[slots] -= launch.plan.tokens
-            left[emitting] += 1
-            state.all_decode = emitting.size == len(state.rows)
-        generated[emitting] += steps
-        self.columns.writable("last_token_ns")[emitting] = now_ns
+            pipe.pay()
+            self._deliver(state, launch, now_ns)
         over = list(ended)
+        columns = self.columns
         if state.steps_to_limit <= 0:
-            at_limit = emitting[generated[emitting] >= self.columns.max_new[emitting]].tolist()
+            at_limit = state.array[columns.generated[state.array] >= columns.max_new[state.array]].tolist()
             over += [slot for slot in at_limit if slot not in over]
-        for slot in over:
-            pipe.leave_lane(state, slot, is_over=True)
-            pipe.forget(slot)
-        if over and pipe.policy.holds_finished and not state.rows:
-            pipe.free_blocks += state.idle_blocks
-            state.idle_rows = state.idle_blocks = 0
+        if over:
+            for slot in over:
+                pipe.leave_lane(state, slot, is_over=True)
+                pipe.forget(slot)
+            state.array = np.array(state.rows, np.int64)
+            if not state.rows and pipe.policy.holds_finished:
+                pipe.free_blocks += state.idle_blocks
+                state.idle_rows = state.idle_blocks = 0
+        if state.steps_to_limit <= 0:
+            to_limit = columns.max_new[state.array] - columns.generated[state.array]
+            state.steps_to_limit = int(np.minimum.reduce(to_limit, initial=NO_LIMIT))
         return over
 
+    def _deliver(self, state: Lane, launch: Launch, now_ns: int) -> None:
+        """Enter what a batch computed that was not decodes alone."""
+        columns, slots, tokens = self.columns, launch.plan.slots, launch.plan.tokens
+        size, left = slots.size, columns.arrays["left"]
+        columns.arrays["cached"][slots] += tokens
+        emitting = slots if launch.emits.base is TRUES else slots[launch.emits]
+        if emitting.size == size:
+            if len(launch.others) <= FEW:
+                for place in launch.others:
+                    left[slots.item(place)] = 1
+            else:
+                left[slots] = 1
+        else:
+            left[slots] -= tokens
+            left[emitting] += 1
+        columns.arrays["generated"][emitting] += 1
+        columns.arrays["last_token_ns"][emitting] = now_ns
+        state.kv_tokens += launch.num_decodes + sum([size for _, size in launch.chunks])
+        state.all_decode = emitting.size == len(state.rows)
+
     # ------------------------------------------------------------------ what a driver may look at
+
+    def cached(self, pipeline: int, lane: int) -> IntArray:
+        """Return (B,) int64, tokens that each request of the lane's batch had in KV before it."""
+        pipe = self._pipes[pipeline]
+        state = pipe.lanes[lane]
+        if state.launch is None:
+            return NO_SLOTS
+        return self.columns.cached[state.launch.plan.slots] + state.owed
 
     def has_work(self, pipeline: int, lane: int) -> bool:
         """Return whether a lane holds a request, or one waits for its pipeline."""
@@ -323,31 +335,10 @@ class Scheduler:
             raise PolicyError(f"plan computes {plan.idle_rows} idle rows, the lane has {state.idle_rows}")
         if plan.max_repeats < 1 or plan.idle_rows < 0:
             raise PolicyError(f"plan with max_repeats {plan.max_repeats} and {plan.idle_rows} idle rows")
-        if state.all_decode and slots is state.array and slots.size and is_ones(tokens):
-            # All that the lane holds, each one token: what every other decision is, and nothing can be wrong with it.
-            is_decode = emits = trues(slots.size)
-            repeats_itself = True
-        else:
-            left = columns.left[slots]
-            pipe.check(lane, plan, view, left)
-            emits = tokens == left
-            is_decode = emits & (tokens == 1) & (columns.cached[slots] > 0)
-            repeats_itself = bool(is_decode.all())
-            if plan.max_repeats > 1 and not repeats_itself:
-                raise PolicyError("only a plan in which each request computes its next token may repeat")
-        cached = columns.cached[slots]
-        if pipe.is_paged:
-            ends = cached + tokens
-            pipe.grow(slots, ends)
-            state.steps_to_block = pipe.steps_to_block(slots, ends)
-        launch = Launch(plan, cached, is_decode, emits, repeats_itself=repeats_itself)
+        launch = launch_of(pipe, lane, plan, view)
+        state.steps_to_block = 0
         state.launch, state.in_flight = launch, True
         state.repeats_left, state.epoch = plan.max_repeats - 1, pipe.epoch
-        if not repeats_itself:
-            state.steps_to_limit, state.counted = 1, None
-        elif state.counted is not slots:
-            state.steps_to_limit = int(np.minimum.reduce(columns.max_new[slots] - columns.generated[slots]))
-            state.counted = slots
         if self.log.is_kept:
             self.log.enter(pipeline, lane, columns.request[slots], tokens, preempted)
         return launch

@@ -23,6 +23,7 @@ class WaitingQueue:
         self._array = np.zeros(64, np.int64)
         self._first = 32
         self._end = 32
+        self._view: IntArray | None = None
 
     def __len__(self) -> int:
         """Return the number of slots."""
@@ -31,12 +32,15 @@ class WaitingQueue:
     @property
     def slots(self) -> IntArray:
         """Slots in order, a read-only view that holds until the queue changes."""
-        view = self._array[self._first : self._end]
-        view.setflags(write=False)
+        view = self._view
+        if view is None:
+            view = self._view = self._array[self._first : self._end]
+            view.setflags(write=False)
         return view
 
     def append(self, slot: int) -> None:
         """Put a slot at the end."""
+        self._view = None
         if self._end == self._array.size:
             self._move()
         self._array[self._end] = slot
@@ -44,6 +48,7 @@ class WaitingQueue:
 
     def push_front(self, slot: int) -> None:
         """Put a slot in front."""
+        self._view = None
         if self._first == 0:
             self._move()
         self._first -= 1
@@ -61,11 +66,13 @@ class WaitingQueue:
 
     def remove(self, slots: IntArray) -> None:
         """Take slots out; those that aren't there are ignored."""
-        size = slots.size
-        if size and size <= len(self) and np.array_equal(self._array[self._first : self._first + size], slots):
-            self._first += size
+        size, first = slots.size, self._first
+        if size and size <= len(self) and self._array[first : first + size].tolist() == slots.tolist():
+            self._first = first + size
+            self._view = None
             return
         kept = self.slots[~np.isin(self.slots, slots)]
+        self._view = None
         self._end = self._first + kept.size
         self._array[self._first : self._end] = kept
 

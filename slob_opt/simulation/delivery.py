@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ class End(IntEnum):
     ABORTED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A request that is over.
 
     Attributes
@@ -49,8 +48,8 @@ class Delivery:
 
     def all_at(self, now_ns: int) -> Delivery:
         """Return the same with every token delivered at one time."""
-        return replace(self, token_ns=np.full(self.token_ns.size, now_ns, np.int64))
+        return self._replace(token_ns=np.full(self.token_ns.size, now_ns, np.int64))
 
     def cut(self) -> Delivery:
         """Return the same as one that was computed and never delivered."""
-        return replace(self, end=End.UNFINISHED, token_ns=self.token_ns[:0])
+        return self._replace(end=End.UNFINISHED, token_ns=self.token_ns[:0])

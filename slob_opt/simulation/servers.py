@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.pipeline_clock import Hops, PipelineClock
-from slob_opt.cost.stage_clock import PS_PER_NS, Work
+from slob_opt.cost.stage_clock import PS_PER_NS
 from slob_opt.scheduling.records import Launch
 from slob_opt.simulation.options import StageUse
 
@@ -18,32 +18,83 @@ IntArray = NDArray[np.int64]
 WAKE, DONE = 0, 1
 """Kinds of events in their order at one time: stage 0 is free, a batch has returned. Arrivals come before both."""
 
+MOST_STEPS = 4096
+"""Iterations of one leap, at most."""
+
+_COUNTING: IntArray = np.arange(MOST_STEPS + 1, dtype=np.int64)
+_COUNTING.setflags(write=False)
+
 
 @dataclass(slots=True)
 class Run:
-    """A lane's batch in flight, or the lane idle (``launch`` is ``None``)."""
+    """A lane's batch in flight, or the last one while the lane is idle.
+
+    Attributes
+    ----------
+    launch
+        As the scheduler gave it; ``None`` before the first.
+    base_ps
+        Time of each stage beside decode attention, picoseconds.
+    kv_tokens
+        Cached tokens that decodes read, one figure for each window of the model.
+    growth
+        For each window and decode, how many more of the next tokens still add to what it reads; ``None`` where all
+        do for ever (full attention).
+    is_full
+        Whether the model has full attention only.
+    decodes, computed, padding
+        Decodes, tokens computed, and pads among them.
+    steps, times
+        Iterations that it stands for, and when each ended if there are several.
+    ends, step, first_end
+        For each request of the batch the lane's step count when its last token comes, the count now, and the smallest
+        of the former.
+    """
 
     launch: Launch | None = None
     is_busy: bool = False
-    work: Work | None = None
     base_ps: tuple[int, ...] = ()
-    kv_tokens: int = 0
+    kv_tokens: list[int] = field(default_factory=list)
+    growth: tuple[IntArray | None, ...] = (None,)
+    is_full: bool = False
+    decodes: int = 0
+    computed: int = 0
     padding: int = 0
     hops: Hops = ((), (), 0)
     steps: int = 1
     times: IntArray | None = None
-    to_end: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    step: int = 0
+    first_end: int = 0
     ticket: int = 0
     done_ns: int = 0
+
+    def advance(self, steps: int) -> None:
+        """Let the decodes read what they read so many iterations later."""
+        kv_tokens, growth = self.kv_tokens, self.growth
+        if self.is_full:
+            kv_tokens[0] += self.decodes * steps
+            return
+        for window, more in enumerate(growth):
+            kv_tokens[window] += self.decodes * steps if more is None else int(np.minimum(more, steps).sum())
+        if any(more is not None for more in growth):
+            self.growth = tuple(more if more is None else np.maximum(more - steps, 0) for more in growth)
+
+    def kv_series(self, first: int, count: int) -> list[IntArray]:
+        """Return for each window (count,) int64, cached tokens read `first`, `first` + 1, ... iterations later."""
+        steps = _COUNTING[first : first + count]
+        return [
+            now + (self.decodes * steps if more is None else np.minimum(more, steps[:, None]).sum(axis=1))
+            for now, more in zip(self.kv_tokens, self.growth, strict=True)
+        ]
 
 
 @dataclass(slots=True)
 class Line:
-    """A pipeline's servers."""
+    """A pipeline's servers, no device of which serves another pipeline or stage."""
 
     clock: PipelineClock
-    slopes: tuple[int, ...]
-    is_linear: bool
+    slopes: tuple[tuple[int, ...], ...]
     stage_free: list[int]
     link_free: list[int]
     busy: list[int]
@@ -59,26 +110,29 @@ class Line:
     def of(cls, clock: PipelineClock, num_lanes: int) -> Line:
         """Return an idle pipeline."""
         size = len(clock.stages)
-        slopes = tuple(slope[0] for slope in clock.kv_ps)
         runs = [Run() for _ in range(num_lanes)]
-        is_linear = clock.windows == (None,)
-        return cls(clock, slopes, is_linear, [0] * size, [0] * (size - 1), [0] * size, [None] * size, runs)
+        return cls(clock, clock.kv_ps, [0] * size, [0] * (size - 1), [0] * size, [None] * size, runs)
+
+    def stage_ns(self, run: Run, stage: int) -> int:
+        """Return the time of a batch on a stage, nanoseconds."""
+        time = run.base_ps[stage]
+        if run.is_full:
+            return (time + self.slopes[stage][0] * run.kv_tokens[0]) // PS_PER_NS
+        for slope, tokens in zip(self.slopes[stage], run.kv_tokens, strict=True):
+            time += slope * tokens
+        return time // PS_PER_NS
 
     def send(self, run: Run, now: int, rng: np.random.Generator | None = None, noise: float = 0.0) -> int:
         """Send a batch through stages and links; return when its tokens are back."""
-        work = run.work
-        assert work is not None
         at, last = now, len(self.stage_free) - 1
         busy, latency, back = run.hops
-        free, link_free, used, slopes = self.stage_free, self.link_free, self.busy, self.slopes
-        kv_tokens = run.kv_tokens if work.decodes else 0
-        is_first = self.first[last] is None
-        for stage, base in enumerate(run.base_ps):
-            time = (base + slopes[stage] * kv_tokens) // PS_PER_NS
+        free, link_free, used = self.stage_free, self.link_free, self.busy
+        for stage in range(last + 1):
+            time = self.stage_ns(run, stage)
             if rng is not None:
                 time = max(1, round(time * float(np.exp(rng.normal(0.0, noise)))))
             at = max(at, free[stage])
-            if is_first and self.first[stage] is None:
+            if self.first[stage] is None:
                 self.first[stage] = at
             at += time
             free[stage] = at
@@ -88,16 +142,94 @@ class Line:
                 at += busy[stage]
                 link_free[stage] = at
                 at += latency[stage]
-        self.tokens += work.tokens
+        self.tokens += run.computed
         self.padding += run.padding
         return at + back
+
+    def stage_series(self, run: Run, first: int, count: int) -> list[IntArray]:
+        """Return for each stage (count,) int64 ns, times of the lane's batch `first`, `first` + 1, ... steps later."""
+        found = []
+        if run.is_full:
+            steps = _COUNTING[first : first + count]
+            kv_tokens, decodes = run.kv_tokens[0], run.decodes
+            for base, slopes in zip(run.base_ps, self.slopes, strict=True):
+                total = steps * (slopes[0] * decodes)
+                total += base + slopes[0] * kv_tokens
+                np.floor_divide(total, PS_PER_NS, out=total)
+                found.append(total)
+            return found
+        series = run.kv_series(first, count)
+        for base, slopes in zip(run.base_ps, self.slopes, strict=True):
+            total = slopes[0] * series[0]
+            total += base
+            for slope, tokens in zip(slopes[1:], series[1:], strict=True):
+                total += slope * tokens
+            np.floor_divide(total, PS_PER_NS, out=total)
+            found.append(total)
+        return found
+
+    def leap(self, run: Run, now: int, most: int, stop: int, *, takes_last: bool) -> IntArray:
+        """Return when the iterations of the only lane in flight end, if its batch repeats, as far as before `stop`.
+
+        Parameters
+        ----------
+        most
+            How many at most.
+        takes_last
+            Whether the iteration that is under way at `stop` is one of them.
+        """
+        busy, latency, back = run.hops
+        apart = sum(busy) + sum(latency) + back
+        # Iterations only get longer, so no more than these fit.
+        least = sum([self.stage_ns(run, stage) for stage in range(len(self.stage_free))]) + apart
+        count = min(most, MOST_STEPS, (stop - now) // max(least, 1) + 2)
+        times = self.stage_series(run, 0, count)
+        ends = times[0]
+        for time in times[1:]:
+            ends += time
+        ends += apart
+        np.add.accumulate(ends, out=ends)
+        ends += now
+        if ends.item(count - 1) >= stop:
+            ends = ends[: int(ends.searchsorted(stop)) + takes_last]
+        return ends
+
+    def commit_leap(self, run: Run, now: int, ends: IntArray) -> None:
+        """Enter the iterations of :meth:`leap` that are made."""
+        size, last = ends.size, len(self.stage_free) - 1
+        busy, latency, back = run.hops
+        apart = sum(busy) + sum(latency) + back
+        before = ends.item(size - 2) if size > 1 else now
+        for stage, first in enumerate(self.first):
+            if first is None:
+                at = now
+                for earlier in range(stage):
+                    at += self.stage_ns(run, earlier) + busy[earlier] + latency[earlier]
+                self.first[stage] = at
+        if last == 0:
+            self.busy[0] += ends.item(size - 1) - now - size * apart
+            self.stage_free[0] = ends.item(size - 1) - back
+        else:
+            at = before
+            for stage, time in enumerate(self.stage_series(run, 0, size)):
+                self.busy[stage] += int(np.add.reduce(time))
+                at += time.item(size - 1)
+                self.stage_free[stage] = at
+                if stage < last:
+                    at += busy[stage]
+                    self.link_free[stage] = at
+                    at += latency[stage]
+        run.advance(size - 1)
+        run.steps, run.times = size, ends
+        self.tokens += run.computed * size
+        self.padding += run.padding * size
 
     def go_on(
         self, left: list[int], stop: int, ticket: int
     ) -> tuple[list[tuple[int, int, int, int]], list[list[int]], list[int]]:
         """Play lanes that only repeat their batches forward together, up to a time or to a lane that has to ask.
 
-        Every lane that has requests must be busy, and none may wait for stage 0.
+        Every lane that has requests must be busy, or wait for nothing but stage 0.
 
         Parameters
         ----------
@@ -120,13 +252,6 @@ class Line:
         runs, size = self.runs, len(self.runs)
         queue = [(run.done_ns, DONE, run.ticket, lane) for lane, run in enumerate(runs) if run.is_busy]
         heapq.heapify(queue)
-        # The first lane that runs out ends it, and all take about as long.
-        most = 2 * min(count for count, run in zip(left, runs, strict=True) if run.is_busy) + 2
-        for lane, run in enumerate(runs):
-            # No more than fit before `stop`: a batch takes at least its stages' times, which only grow.
-            least = max(1, sum(run.base_ps) // PS_PER_NS)
-            left[lane] = min(left[lane], most, max(0, stop - run.done_ns) // least + 2)
-        tables = [self._stage_times(run, count) for run, count in zip(runs, left, strict=True)]
         idle: list[int] = []
         times: list[list[int]] = [[] for _ in runs]
         launched = [0] * size
@@ -146,7 +271,9 @@ class Line:
             if idle and free[0] <= now:
                 lane = idle[0] if len(idle) == 1 else min(idle, key=lambda one: (one - self.next_lane) % size)
                 idle.remove(lane)
-                at = self._through(tables[lane][launched[lane]], runs[lane].hops, now)
+                run = runs[lane]
+                run.advance(1)
+                at = self._through(run, now) if run.is_full else self.send(run, now)
                 ticket += 1
                 launched[lane] += 1
                 self.next_lane = (lane + 1) % size
@@ -158,49 +285,32 @@ class Line:
             if idle and not wakes and free[0] > now:
                 heapq.heappush(queue, (free[0], WAKE, 0, 0))
                 wakes = True
-        for run, table, count in zip(runs, tables, launched, strict=True):
-            if count:
-                self._account(run, table[:count])
         return queue, times, launched
 
-    def _through(self, stage_ns: tuple[int, ...], hops: Hops, now: int) -> int:
-        """Send a batch of known stage times through; return when its tokens are back. The innermost loop of all."""
-        busy, latency, back = hops
-        free, link_free, last = self.stage_free, self.link_free, len(stage_ns) - 1
-        at = now
-        for stage, time in enumerate(stage_ns):
+    def _through(self, run: Run, now: int) -> int:
+        """Do what :meth:`send` does, for a model of full attention that has been served before: the innermost loop."""
+        busy, latency, back = run.hops
+        free, link_free, used, slopes = self.stage_free, self.link_free, self.busy, self.slopes
+        last = len(free) - 1
+        kv_tokens = run.kv_tokens[0]
+        at, stage = now, 0
+        for base in run.base_ps:
+            time = (base + slopes[stage][0] * kv_tokens) // PS_PER_NS
             if free[stage] > at:  # noqa: PLR1730 - max() would be a third of the time
                 at = free[stage]
             at += time
             free[stage] = at
+            used[stage] += time
             if stage < last:
                 if link_free[stage] > at:  # noqa: PLR1730
                     at = link_free[stage]
                 at += busy[stage]
                 link_free[stage] = at
                 at += latency[stage]
+            stage += 1  # noqa: SIM113 - enumerate is slower
+        self.tokens += run.computed
+        self.padding += run.padding
         return at + back
-
-    def _stage_times(self, run: Run, count: int) -> list[tuple[int, ...]]:
-        """Return the stage times of a lane's next `count` batches, ns, each one token longer than the one before."""
-        if not count or run.work is None:
-            return []
-        kv_tokens = run.kv_tokens + run.work.rows * np.arange(1, count + 1, dtype=np.int64)
-        columns = [
-            ((base + slope * kv_tokens) // PS_PER_NS).tolist()
-            for base, slope in zip(run.base_ps, self.slopes, strict=True)
-        ]
-        return list(zip(*columns, strict=True))
-
-    def _account(self, run: Run, table: list[tuple[int, ...]]) -> None:
-        """Enter the batches that a lane has started by itself."""
-        assert run.work is not None
-        count = len(table)
-        run.kv_tokens += run.work.rows * count
-        for stage, total in enumerate(map(sum, zip(*table, strict=True))):
-            self.busy[stage] += total
-        self.tokens += run.work.tokens * count
-        self.padding += run.padding * count
 
     def use(self) -> tuple[StageUse, ...]:
         """Return what each stage did."""

@@ -75,9 +75,9 @@ class VirtualEngine:
 
     def travel(self, launch: Launch, now: int) -> int:
         """Return when the batch is back."""
-        plan, columns = launch.plan, self.scheduler.columns
+        plan = launch.plan
         self.scheduler.settle()
-        cached = columns.cached[plan.slots]
+        cached = self.scheduler.columns.cached[plan.slots]
         tokens, is_decode = plan.tokens, launch.is_decode
         if plan.idle_rows:
             cached = np.append(cached, np.full(plan.idle_rows, cached.max()))

@@ -32,12 +32,7 @@ class OrcaPolicy:
 
     def decide(self, view: LaneView) -> BatchPlan | None:
         """Return all running requests and the next waiting ones that fit."""
-        waiting = view.waiting[: view.max_admissions]
-        if waiting.size:
-            columns = view.columns
-            need = -(-(columns.prompt[waiting] + columns.max_new[waiting]) // view.limits.block_tokens)
-            waiting = waiting[: int(np.searchsorted(np.cumsum(need), view.free_blocks, side="right"))]
-        return with_whole_prompts(view, view.rows, waiting)
+        return with_whole_prompts(view, view.rows, reservable(view))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +52,29 @@ class OrcaPagedPolicy:
         return with_whole_prompts(view, rows, admissible(view, free))
 
 
+def reservable(view: LaneView) -> IntArray:
+    """Return the first waiting requests whose prompt and limit of new tokens fit."""
+    waiting, columns = view.waiting, view.columns
+    size, free, count = view.limits.block_tokens, view.free_blocks, 0
+    for slot in waiting[: view.max_admissions].tolist():
+        free -= -(-(columns.prompt.item(slot) + columns.max_new.item(slot)) // size)
+        if free < 0:
+            break
+        count += 1
+    return waiting[:count]
+
+
 def admissible(view: LaneView, free_blocks: int) -> IntArray:
     """Return the first waiting requests whose known tokens and one block more fit."""
-    waiting = view.waiting[: view.max_admissions]
-    if not waiting.size:
-        return waiting
-    columns = view.columns
-    need = -(-columns.left[waiting] // view.limits.block_tokens)
-    last = np.minimum(need + 1, view.limits.kv_blocks) - need
-    return waiting[: int(np.searchsorted(np.cumsum(need) + last, free_blocks, side="right"))]
+    waiting, left = view.waiting, view.columns.left
+    size, pool, count = view.limits.block_tokens, view.limits.kv_blocks, 0
+    for slot in waiting[: view.max_admissions].tolist():
+        need = -(-left.item(slot) // size)
+        if min(need + 1, pool) > free_blocks:
+            break
+        free_blocks -= need
+        count += 1
+    return waiting[:count]
 
 
 def with_whole_prompts(

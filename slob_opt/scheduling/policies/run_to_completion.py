@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from slob_opt.scheduling.batch_plan import BatchPlan
-from slob_opt.scheduling.policies.fcfs import MANY, with_whole_prompts
+from slob_opt.scheduling.policies.fcfs import MANY, reservable, with_whole_prompts
 from slob_opt.scheduling.policy import KvUse, LaneView
 
 
@@ -44,8 +42,4 @@ class RunToCompletionPolicy:
         """Return the batch one token later, or a new batch when the last one is over."""
         if view.rows.size:
             return BatchPlan.decode(view.rows, max_repeats=MANY, idle_rows=view.idle_rows)
-        waiting = view.waiting[: view.max_admissions]
-        columns = view.columns
-        need = -(-(columns.prompt[waiting] + columns.max_new[waiting]) // view.limits.block_tokens)
-        waiting = waiting[: int(np.searchsorted(np.cumsum(need), view.free_blocks, side="right"))]
-        return with_whole_prompts(view, view.rows, waiting)
+        return with_whole_prompts(view, view.rows, reservable(view))

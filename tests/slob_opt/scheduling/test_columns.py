@@ -12,7 +12,7 @@ def test_slots_are_used_again_and_columns_grow() -> None:
     taken = [columns.take() for _ in range(9)]
     assert sorted(taken) == list(range(9))
     assert columns.capacity == 16
-    columns.writable("prompt")[taken[0]] = 7
+    columns.arrays["prompt"][taken[0]] = 7
     assert columns.prompt[taken[0]] == 7
     columns.release(3)
     assert columns.state[3] == State.FREE
@@ -22,7 +22,7 @@ def test_slots_are_used_again_and_columns_grow() -> None:
 def test_growing_keeps_values() -> None:
     columns = RequestColumns(2)
     slot = columns.take()
-    columns.writable("cached")[slot] = 11
+    columns.arrays["cached"][slot] = 11
     for _ in range(5):
         columns.take()
     assert columns.cached[slot] == 11
