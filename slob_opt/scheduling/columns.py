@@ -162,6 +162,15 @@ class RequestColumns:
         own["started_ns"][slot] = own["last_token_ns"][slot] = -1
         return slot
 
+    def arrival_of(self, slot: int) -> Arrival:
+        """Return the request of a slot as its client sent it."""
+        ttft_s, tpot_s, predicted = (float(column[slot]) for column in (self.ttft_s, self.tpot_s, self.predicted))
+        return Arrival(
+            self.request.item(slot), self.prompt.item(slot), self.max_new.item(slot), self.priority.item(slot),
+            None if np.isnan(ttft_s) else ttft_s, None if np.isnan(tpot_s) else tpot_s,
+            None if np.isnan(predicted) else predicted,
+        )  # fmt: skip
+
     def take(self) -> int:
         """Return a free slot, growing the columns when there is none."""
         if not self._free:

@@ -181,10 +181,31 @@ class Pipe:
         columns.arrays["place"][slot] = waiting_at(self.index)
         columns.arrays["cached"][slot] = 0
         columns.arrays["left"][slot] = columns.prompt[slot] + columns.generated[slot]
-        ahead = self.waiting.slots
+        self.queue_in(slot)
+        self.epoch += 1
+
+    def queue_in(self, slot: int) -> None:
+        """Let a request wait: those that were preempted before the others, first among equals by arrival."""
+        columns, ahead = self.columns, self.waiting.slots
+        rank = np.where(columns.state[ahead] == _PREEMPTED, 0, 1)
+        own = 0 if columns.state[slot] == _PREEMPTED else 1
         key = columns.arrival_ns[slot]
-        position = int(np.count_nonzero((columns.state[ahead] == _PREEMPTED) & (columns.arrival_ns[ahead] <= key)))
+        position = int(np.count_nonzero((rank < own) | ((rank == own) & (columns.arrival_ns[ahead] <= key))))
         self.waiting.insert(position, slot)
+
+    def take(self, slot: int) -> None:
+        """Take over a request that waited at another pipeline."""
+        self.columns.arrays["pipeline"][slot] = self.index
+        self.columns.arrays["place"][slot] = waiting_at(self.index)
+        self.queue_in(slot)
+        self.members.add(slot)
+        self.outstanding += 1
+        self.epoch += 1
+
+    def give_up(self, slot: int) -> None:
+        """Let a request that waited here go."""
+        self.members.discard(slot)
+        self.outstanding -= 1
         self.epoch += 1
 
     def leave_lane(self, lane: Lane, slot: int, *, is_over: bool = False) -> None:
@@ -208,9 +229,7 @@ class Pipe:
 
     def forget(self, slot: int) -> None:
         """Drop a request that is over; it must have left its lane or the queue."""
-        self.members.discard(slot)
-        self.outstanding -= 1
-        self.epoch += 1
+        self.give_up(slot)
         self.columns.release(slot)
 
     def admit(self, lane: int, joining: IntArray, most: int, now_ns: int) -> None:

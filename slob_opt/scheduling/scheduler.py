@@ -67,6 +67,7 @@ class Scheduler:
         self.is_padded = is_padded
         self.limits, self.clocks = tuple(limits), tuple(clocks)
         self._dispatcher = dispatcher
+        self._open = list(range(len(limits)))
         self._pipes = [
             Pipe(
                 index,
@@ -92,14 +93,10 @@ class Scheduler:
                 f"request {arrival.request} has {arrival.prompt} prompt tokens, max_new_tokens {arrival.max_new} and"
                 f" priority {arrival.priority}, expected at least 1, 1 and above 0"
             )
-        index = 0
-        if self._dispatcher is not None:
-            chosen = self._dispatcher.choose(self._arrival_view(arrival, now_ns))
-            if chosen is None:
-                return Submitted(None, None, "the dispatcher rejected it: no pipeline would serve it in time")
-            index = chosen
-            if not 0 <= index < len(self._pipes):
-                raise PolicyError(f"the dispatcher chose pipeline {index} of {len(self._pipes)}")
+        chosen = self._choose(arrival, now_ns)
+        if chosen is None:
+            return Submitted(None, None, "the dispatcher rejected it: no pipeline would serve it in time")
+        index = chosen
         pipe = self._pipes[index]
         reason = self._misfit(arrival, pipe)
         if reason:
@@ -128,13 +125,55 @@ class Scheduler:
             )
         return ""
 
-    def _arrival_view(self, arrival: Arrival, now_ns: int) -> ArrivalView:
+    def _choose(self, arrival: Arrival, now_ns: int) -> int | None:
+        """Return the pipeline of a request among the open ones; ``None`` when the dispatcher wants it on none."""
+        taking = self._open
+        if self._dispatcher is None:
+            return taking[0]
         self.settle()
-        return ArrivalView(
-            now_ns, arrival.prompt, arrival.max_new, arrival.priority, self.columns, self.limits, self.clocks,
-            np.array([pipe.outstanding for pipe in self._pipes], np.int64),
-            [np.array(sorted(pipe.members), np.int64) for pipe in self._pipes],
+        pipes = [self._pipes[index] for index in taking]
+        view = ArrivalView(
+            now_ns, arrival.prompt, arrival.max_new, arrival.priority, self.columns,
+            [pipe.limits for pipe in pipes], [pipe.clock for pipe in pipes],
+            np.array([pipe.outstanding for pipe in pipes], np.int64),
+            [np.array(sorted(pipe.members), np.int64) for pipe in pipes],
         )  # fmt: skip
+        chosen = self._dispatcher.choose(view)
+        if chosen is None:
+            return None
+        if not 0 <= chosen < len(taking):
+            raise PolicyError(f"the dispatcher chose pipeline {chosen} of {len(taking)}")
+        return taking[chosen]
+
+    def set_open(self, pipeline: int, *, is_open: bool, now_ns: int) -> list[int]:
+        """Let a pipeline take new requests or not; return the pipelines that others' waiting requests went to.
+
+        What waits at a pipeline that closes goes to the open ones as if it arrived now, where it fits; what holds KV
+        there runs on to its end, and so does what fits nowhere else.
+
+        Raises
+        ------
+        PolicyError
+            When no pipeline stays open.
+        """
+        if is_open:
+            self._open = sorted({*self._open, pipeline})
+            return []
+        self._open = [index for index in self._open if index != pipeline]
+        if not self._open:
+            raise PolicyError(f"pipeline {pipeline} closes, and no other is open")
+        touched: set[int] = set()
+        old, columns = self._pipes[pipeline], self.columns
+        for slot in old.waiting.slots.tolist():
+            arrival = columns.arrival_of(slot)
+            index = self._choose(arrival, now_ns)
+            if index is None or self._misfit(arrival, self._pipes[index]):
+                continue
+            old.waiting.remove(np.array([slot]))
+            old.give_up(slot)
+            self._pipes[index].take(slot)
+            touched.add(index)
+        return sorted(touched)
 
     def abort(self, slot: int) -> None:
         """Drop a request that its client gave up, and free its blocks at once; not while it's in a batch in flight."""
@@ -301,6 +340,10 @@ class Scheduler:
         """Return whether a lane holds a request, or one waits for its pipeline."""
         pipe = self._pipes[pipeline]
         return bool(pipe.lanes[lane].rows) or len(pipe.waiting) > 0
+
+    def outstanding(self, pipeline: int) -> int:
+        """Return how many requests a pipeline has taken and not finished."""
+        return self._pipes[pipeline].outstanding
 
     def num_waiting(self, pipeline: int) -> int:
         """Return how many requests wait for a pipeline."""

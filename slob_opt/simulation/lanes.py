@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.stage_clock import Work, work_of_rows
+from slob_opt.metrics.iterations import Iteration
 from slob_opt.scheduling.policy import KvUse, Policy
 from slob_opt.scheduling.records import Launch
 from slob_opt.scheduling.scheduler import Scheduler
@@ -85,10 +86,43 @@ class PipelineDriver:
         self._leaps = options.is_leaping and rng is None
         self._is_read = is_read or len(line.runs) > 1
         self._is_packed = not options.is_padded
+        self.observer: Callable[[Iteration], None] | None = None
+        self.not_before = 0
         self.unsent: dict[int, list[Delivery]] = {}
+
+    def watch(self, observer: Callable[[Iteration], None]) -> None:
+        """Hand each iteration over as its tokens are back; leaps are over then."""
+        self.observer, self._leaps = observer, False
+
+    def is_loading(self, now: int) -> bool:
+        """Return whether the pipeline may start nothing yet; it's asked again when it may."""
+        if now >= self.not_before:
+            return False
+        if self.line.wake_ns != self.not_before:
+            self.line.wake_ns = self.not_before
+            self.timeline.push(self.not_before, WAKE, self.index, 0)
+        return True
+
+    def on_event(self, kind: int, ticket: int, lane: int, now: int) -> bool:
+        """Do what an event says; return whether it was a batch that returned."""
+        line = self.line
+        if kind == DONE:
+            if line.runs[lane].ticket != ticket:
+                return False  # the lane has gone on by itself, see go_on
+            self.complete(lane, now)
+        elif line.wake_ns == now:
+            line.wake_ns = -1
+        else:
+            return False
+        self.start(now)
+        if line.in_flight > 1 and self._leaps:
+            self.go_on()
+        return kind == DONE
 
     def start(self, now: int) -> None:
         """Launch every lane that may, one after the other as stage 0 gets free."""
+        if self.not_before and self.is_loading(now):
+            return
         line = self.line
         runs, size = line.runs, len(line.runs)
         if line.stage_free[0] <= now:
@@ -130,10 +164,16 @@ class PipelineDriver:
             self._measure(run, launch, lane)
         run.launch = launch
         run.steps, run.times = 1, None
-        if launch.repeats_itself and self._leaps and line.in_flight == 1 and self._leap(run, lane, now):
+        if self.observer is not None:
+            columns = self.scheduler.columns
+            run.spans, run.preempted = [], tuple(columns.request[launch.plan.preempt].tolist())
+        elif launch.repeats_itself and self._leaps and line.in_flight == 1 and self._leap(run, lane, now):
             return True
-        self._push_done(line.send(run, now, self._rng, self.options.noise), lane)
+        self._send(run, lane, now)
         return True
+
+    def _send(self, run: Run, lane: int, now: int) -> None:
+        self._push_done(self.line.send(run, now, self._rng, self.options.noise), lane)
 
     def _measure(self, run: Run, launch: Launch, lane: int) -> None:
         """Enter the work of a new batch, and when the requests in it end."""
@@ -228,8 +268,6 @@ class PipelineDriver:
         """
         line, scheduler = self.line, self.scheduler
         runs, size = line.runs, len(line.runs)
-        if line.in_flight < 2 or not self._leaps:
-            return
         left, needed = [0] * size, 0
         for lane, run in enumerate(runs):
             if not run.is_busy:
@@ -288,6 +326,8 @@ class PipelineDriver:
         slots, steps = launch.plan.slots, run.steps
         run.step += steps
         known = slots.tolist() if launch.repeats_itself else self._emitting(run, launch)
+        if self.observer is not None:
+            self.observer(self._iteration(run, launch, lane, now))
         stamp = np.array([now]) if run.times is None else run.times
         token_ns = self._token_ns
         for slot in known:
@@ -326,3 +366,11 @@ class PipelineDriver:
                 run.ends[slot] += 1
             run.first_end = min(run.ends.values())
         return known
+
+    def _iteration(self, run: Run, launch: Launch, lane: int, now: int) -> Iteration:
+        spans, plan = run.spans or [], launch.plan
+        requests = tuple(self.scheduler.columns.request[plan.slots].tolist())
+        return Iteration(
+            self.index, lane, requests, tuple(plan.tokens.tolist()), run.preempted, tuple(start for start, _ in spans),
+            tuple(end for _, end in spans), now, run.computed, run.padding,
+        )  # fmt: skip

@@ -15,8 +15,9 @@ from slob_opt.simulation.options import StageUse
 
 IntArray = NDArray[np.int64]
 
-WAKE, DONE = 0, 1
-"""Kinds of events in their order at one time: stage 0 is free, a batch has returned. Arrivals come before both."""
+WAKE, LEFT, DONE, CAME = 0, 1, 2, 3
+"""Kinds of events in their order at one time: stage 0 is free or loaded, a batch leaves a shared device, a batch has
+returned, a batch comes to a shared device. Arrivals come before all."""
 
 MOST_STEPS = 4096
 """Iterations of one leap, at most."""
@@ -46,6 +47,12 @@ class Run:
         Decodes, tokens computed, and pads among them.
     steps, times
         Iterations that it stands for, and when each ended if there are several.
+    stage
+        Where it is on its way over shared devices.
+    spans
+        When it began and ended each stage so far; ``None`` where nobody wants to know.
+    preempted
+        Requests that lost their KV for it, kept with the spans.
     ends, step, first_end
         For each request of the batch the lane's step count when its last token comes, the count now, and the smallest
         of the former.
@@ -68,6 +75,9 @@ class Run:
     first_end: int = 0
     ticket: int = 0
     done_ns: int = 0
+    stage: int = 0
+    spans: list[tuple[int, int]] | None = None
+    preempted: tuple[int, ...] = ()
 
     def advance(self, steps: int) -> None:
         """Let the decodes read what they read so many iterations later."""
@@ -122,21 +132,25 @@ class Line:
             time += slope * tokens
         return time // PS_PER_NS
 
+    def noisy_ns(self, run: Run, stage: int, rng: np.random.Generator, noise: float) -> int:
+        """Return the same with noise: the logarithm of the time has this standard deviation."""
+        return max(1, round(self.stage_ns(run, stage) * float(np.exp(rng.normal(0.0, noise)))))
+
     def send(self, run: Run, now: int, rng: np.random.Generator | None = None, noise: float = 0.0) -> int:
         """Send a batch through stages and links; return when its tokens are back."""
         at, last = now, len(self.stage_free) - 1
         busy, latency, back = run.hops
         free, link_free, used = self.stage_free, self.link_free, self.busy
         for stage in range(last + 1):
-            time = self.stage_ns(run, stage)
-            if rng is not None:
-                time = max(1, round(time * float(np.exp(rng.normal(0.0, noise)))))
+            time = self.stage_ns(run, stage) if rng is None else self.noisy_ns(run, stage, rng, noise)
             at = max(at, free[stage])
             if self.first[stage] is None:
                 self.first[stage] = at
             at += time
             free[stage] = at
             used[stage] += time
+            if run.spans is not None:
+                run.spans.append((at - time, at))
             if stage < last:
                 at = max(at, link_free[stage])
                 at += busy[stage]

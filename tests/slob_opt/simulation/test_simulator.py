@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from serving_policies import POLICIES
-from serving_setups import FAST, chat, fixed_clock, four_cards, one_card, play
+from serving_setups import FAST, LLAMA, chat, fixed_clock, four_cards, one_card, play
+from virtual_engine import VirtualEngine
 
+from slob_opt.cost.pipeline_clock import PipelineClock
+from slob_opt.cost.roofline import CardGroup
+from slob_opt.cost.stage_clock import StageClock
 from slob_opt.errors import InputError
+from slob_opt.problem.catalogue.gpus import gpu_device
 from slob_opt.problem.workload import Workload
 from slob_opt.scheduling.policies.fcfs import OrcaPagedPolicy, OrcaPolicy
 from slob_opt.scheduling.policy import PipelineLimits
@@ -39,6 +46,37 @@ def test_leaps_change_nothing(name: str, is_padded: bool, limits: PipelineLimits
         for request, delivery in stepping.deliveries.items():
             assert leaping.times(request) == stepping.times(request)
             assert leaping.deliveries[request].started_ns == delivery.started_ns
+
+
+def windowed(*windows: int | None) -> PipelineClock:
+    """Two L4s; the layers of the model have these attention windows in turn."""
+    layers = tuple(
+        replace(layer, window_tokens=windows[index % len(windows)]) for index, layer in enumerate(LLAMA.layers)
+    )
+    model = replace(LLAMA, layers=layers)
+    group = CardGroup(gpu_device("l4", "n/0"))
+    return PipelineClock([StageClock(group, model, 0, 20), StageClock(group, model, 20, 32)], [FAST], FAST)
+
+
+@pytest.mark.parametrize("windows", [(300,), (300, None), (100, 700, None)])
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("num_lanes", [1, 3])
+def test_leaps_of_models_with_windows(windows: tuple[int | None, ...], is_padded: bool, num_lanes: int) -> None:
+    """Decodes read more with each token until a window is full."""
+    workload = chat(40, 1.0, seed=num_lanes, max_output=400)
+    leaping, stepping = (
+        play(
+            workload, POLICIES["orca-paged"], windowed(*windows), lanes(ROOMY, num_lanes), is_leaping=leaps,
+            is_padded=is_padded,
+        )
+        for leaps in (True, False)
+    )  # fmt: skip
+    assert list(leaping.result.log) == list(stepping.result.log)
+    assert leaping.result.stages == stepping.result.stages
+    assert all(leaping.times(r) == stepping.times(r) for r in range(40))
+    engine = VirtualEngine(workload, lanes(ROOMY, num_lanes), windowed(*windows), POLICIES["orca-paged"], is_padded)
+    engine.run()
+    assert all(leaping.times(r) == engine.token_ns[r] for r in range(40))
 
 
 @pytest.mark.parametrize("seed", range(6))
