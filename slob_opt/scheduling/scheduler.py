@@ -368,6 +368,9 @@ class Scheduler:
         """Check a plan, take blocks and lanes for it, and return it as a batch."""
         pipe = self._pipes[pipeline]
         state = pipe.lanes[lane]
+        if plan.slots.base is not None:
+            # A slice of the queue, say, which changes while the batch is in flight.
+            plan = plan._replace(slots=plan.slots.copy())
         columns, slots, tokens = self.columns, plan.slots, plan.tokens
         preempted = NO_SLOTS
         if plan.preempt.size:

@@ -260,3 +260,26 @@ def test_columns_cannot_be_written_by_policies() -> None:
     submit(made, 10)
     with pytest.raises(ValueError, match="read-only"):
         made.columns.cached[0] = 5
+
+
+def test_a_plan_that_is_a_slice_of_the_queue_stays_what_it_was() -> None:
+    """The queue changes while the batch is in flight: a preempted request once took the place of the one computed."""
+    made = Scheduler([PipelineLimits(2, 8, 99)], [CLOCK], [Scripted(lambda view: None)])
+    a, b = submit(made, 10, 20)
+
+    def whole(view: LaneView) -> BatchPlan:
+        waiting = view.waiting[:1]
+        return BatchPlan(waiting, view.columns.left[waiting])
+
+    made._pipes[0].policy = Scripted(whole)
+    made.next_batch(0, 0, 5)
+    made.complete(0, 0, 6)
+    launch = made.next_batch(0, 1, 6)
+    assert launch is not None
+    assert launch.plan.slots.tolist() == [b]
+    made._pipes[0].policy = Scripted(lambda view: plan([], [], preempt=view.rows) if view.rows.size else None)
+    made.next_batch(0, 0, 7)  # a is preempted, and waits where b was
+    assert made.num_waiting(0) == 1
+    made.complete(0, 1, 8)
+    assert (made.columns.cached[a], made.columns.generated[a]) == (0, 1)
+    assert (made.columns.cached[b], made.columns.generated[b]) == (20, 1)
