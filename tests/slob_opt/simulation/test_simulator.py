@@ -19,6 +19,7 @@ from slob_opt.problem.workload import Workload
 from slob_opt.scheduling.policies.fcfs import OrcaPagedPolicy, OrcaPolicy
 from slob_opt.scheduling.policy import PipelineLimits
 from slob_opt.simulation.delivery import End
+from slob_opt.simulation.lanes import PipelineDriver
 from slob_opt.simulation.simulator import EngineOptions
 
 ROOMY = PipelineLimits(1, 64, 25_000, 16, 512)
@@ -90,6 +91,27 @@ def test_lanes_that_wait_for_one_stage(num_lanes: int, seed: int) -> None:
     )
     assert list(leaping.result.log) == list(stepping.result.log)
     assert all(leaping.times(r) == stepping.times(r) for r in range(40))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("limits", "num_lanes"), [(ROOMY, 1), (TIGHT, 1), (ROOMY, 4), (TIGHT, 3)])
+def test_stage_0_is_never_idle_while_the_policy_would_run_something(
+    name: str, limits: PipelineLimits, num_lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After every event: where stage 0 is free, the policy has nothing for any lane that is free."""
+    start, num_idle = PipelineDriver.start, [0]
+
+    def checked(driver: PipelineDriver, now: int) -> None:
+        start(driver, now)
+        if driver.line.stage_free[0] <= now:
+            num_idle[0] += 1
+            for lane, run in enumerate(driver.line.runs):
+                if not run.is_busy:
+                    assert driver.scheduler.next_batch(driver.index, lane, now) is None
+
+    monkeypatch.setattr(PipelineDriver, "start", checked)
+    play(chat(60, 2.0, seed=4, max_output=100), POLICIES[name], four_cards(), lanes(limits, num_lanes))
+    assert num_idle[0] > 0
 
 
 @pytest.mark.parametrize("name", POLICIES)
