@@ -45,7 +45,7 @@ class PipelineChange(NamedTuple):
         Whether it takes requests from now on. Those that wait at a pipeline that closes go to open ones; those that
         hold KV there run on to their end.
     from_ns
-        It starts no batch before this time: its devices are still loading.
+        It starts no batch before this time: its devices are still loading. :data:`~.lanes.NEVER` until it opens again.
     """
 
     pipeline: int
@@ -63,10 +63,13 @@ class Controller(Protocol):
         that is closed.
     first_open
         Pipelines that are open at the start.
+    wake_ns
+        When it wants to be asked before the period is over; ``None`` when it doesn't.
     """
 
     period_ns: int
     first_open: frozenset[int]
+    wake_ns: int | None
 
     def decide(self, observation: Observation) -> Sequence[PipelineChange]:
         """Return what changes now, at least one pipeline staying open; an empty sequence changes nothing."""
@@ -111,17 +114,29 @@ class Switchboard:
         return pipeline in self._draining and self._scheduler.outstanding(pipeline) == 0
 
     def decide(self, now_ns: int) -> set[int]:
-        """Ask the controller and do what it says; return the pipelines that may have something to start."""
+        """Ask the controller and do what it says; return the pipelines that may have something to start.
+
+        Where a pipeline closes and has nothing left at once, the controller is asked again.
+        """
+        touched, is_empty = self._ask(now_ns)
+        if is_empty:
+            touched |= self._ask(now_ns)[0]
+        self.next_ns = (now_ns // self._controller.period_ns + 1) * self._controller.period_ns
+        wake_ns = self._controller.wake_ns
+        if wake_ns is not None and now_ns < wake_ns:
+            self.next_ns = min(self.next_ns, wake_ns)
+        return touched
+
+    def _ask(self, now_ns: int) -> tuple[set[int], bool]:
+        """Return what may have something to start, and whether a pipeline that closed has nothing left."""
         scheduler, size = self._scheduler, len(self._drivers)
         waiting = tuple(scheduler.num_waiting(index) for index in range(size))
         running = tuple(scheduler.outstanding(index) - waiting[index] for index in range(size))
-        observation = Observation(
-            now_ns, self._sums[0], self._sums[1], self._sums[2], self._sums[3], waiting, running
-        )  # fmt: skip
+        observation = Observation(now_ns, self._sums[0], self._sums[1], self._sums[2], self._sums[3], waiting, running)
         self._sums = [0, 0, 0, 0]
         self._draining = {index for index in self._draining if scheduler.outstanding(index)}
-        self.next_ns = (now_ns // self._controller.period_ns + 1) * self._controller.period_ns
         touched: set[int] = set()
+        is_empty = False
         # What opens comes first, so that something is open for what closes.
         for change in sorted(self._controller.decide(observation), key=lambda one: not one.is_open):
             if not 0 <= change.pipeline < size:
@@ -132,5 +147,12 @@ class Switchboard:
                 self._draining.discard(change.pipeline)
             elif scheduler.outstanding(change.pipeline):
                 self._draining.add(change.pipeline)
+            else:
+                is_empty = True
             touched.add(change.pipeline)
-        return touched
+        return touched, is_empty
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is still with some pipeline."""
+        return any(self._scheduler.outstanding(index) for index in range(len(self._drivers)))

@@ -98,7 +98,7 @@ class PipelineDriver:
         """Return whether the pipeline may start nothing yet; it's asked again when it may."""
         if now >= self.not_before:
             return False
-        if self.line.wake_ns != self.not_before:
+        if self.line.wake_ns != self.not_before and self.not_before < NEVER:
             self.line.wake_ns = self.not_before
             self.timeline.push(self.not_before, WAKE, self.index, 0)
         return True

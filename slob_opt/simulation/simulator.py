@@ -122,7 +122,7 @@ class Simulator:
         if switch is not None:
             switch.begin()
         self._look_ahead(position)
-        while position < size or events:
+        while position < size or events or (switch is not None and switch.has_work):
             if timeline.next_outside < NEVER and (not events or timeline.next_outside <= events[0][0]):
                 if timeline.next_outside > horizon:
                     break
@@ -142,13 +142,12 @@ class Simulator:
             if events[0][0] > horizon:
                 break
             now, kind, ticket, pipeline, lane = heapq.heappop(events)
-            if (
-                drivers[pipeline].on_event(kind, ticket, lane, now)
-                and switch is not None
-                and switch.is_drained(pipeline)
-            ):
-                for touched_one in sorted(switch.decide(now)):
-                    drivers[touched_one].start(now)
+            has_returned = drivers[pipeline].on_event(kind, ticket, lane, now)
+            if has_returned and switch is not None and switch.is_drained(pipeline):
+                changed = switch.decide(now)
+                self._look_ahead(position)
+                for one in sorted(changed):
+                    drivers[one].start(now)
         end = min(now, horizon) if self.horizon_ns is None else horizon
         self._close(end, position)
         return self._result(now)

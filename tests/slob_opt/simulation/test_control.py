@@ -29,6 +29,7 @@ class Scripted:
     script: Callable[[Observation], Sequence[PipelineChange]]
     period_ns: int = 10 * SECOND
     first_open: frozenset[int] = frozenset({0})
+    wake_ns: int | None = None
     seen: list[Observation] = field(default_factory=list)
 
     def decide(self, observation: Observation) -> Sequence[PipelineChange]:
