@@ -30,6 +30,9 @@ _MODEL = Annotated[str | None, typer.Option("--model", "-m", help="Model, for a 
 _OBJECTIVE = Annotated[opt.ObjectiveName | None, typer.Option("--objective", help="Objective of a hand-made plan.")]
 _OBJECTIVE_OPTIONS = ("objective", "in_flight", "max_micro_batches", "max_interval", "max_in_flight")
 
+GAP_SLACK = 1e-9
+"""Difference between a gap in a file and the one computed again that is rounding."""
+
 
 def validate(  # noqa: PLR0917 - Typer makes an option of each parameter
     plan: Annotated[Path, typer.Argument(help="A plan.json, written by slob or by hand.")],
@@ -131,7 +134,7 @@ def check(setup: ProblemSetup, plan: PlanFile, file: str) -> tuple[Comparison, M
     """
     claim = claim_of(replace(plan, fingerprints={}, objective=None), setup.instance, file=file)
     certificate = certify(claim, setup.instance, rebuild=setup.rebuild)
-    changed = _changed_inputs(setup, plan)
+    changed = (*_changed_inputs(setup, plan), *_wrong_gap(plan, certificate.gap))
     if changed:
         violations = (*certificate.violations, *changed)
         certificate = replace(certificate, violations=violations, is_valid=False)
@@ -141,6 +144,13 @@ def check(setup: ProblemSetup, plan: PlanFile, file: str) -> tuple[Comparison, M
     is_verified = certificate.bound_status == "verified"
     bound = claim.bound if certificate.bound_status in ("verified", "claimed") else None
     return Comparison(setup, (outcome,), (), bound, is_verified, ()), outcome
+
+
+def _wrong_gap(plan: PlanFile, gap: float | None) -> tuple[str, ...]:
+    """The gap that a file claims, where it isn't the one between its worth and its bound, in words."""
+    if plan.gap is None or gap is None or abs(plan.gap - gap) <= GAP_SLACK:
+        return ()
+    return (f"the plan claims a gap of {plan.gap:.6g}, it is {gap:.6g}",)
 
 
 def _changed_inputs(setup: ProblemSetup, plan: PlanFile) -> tuple[str, ...]:

@@ -146,6 +146,11 @@ class CostTable:
             raise InputError("batch_sizes needs one entry a row, the first being 1")
         if len(self.device_cards) != devices or len(self.class_names) != classes:
             raise InputError("device_cards and class_names need one entry a device and a class")
+        cards = [set(held) for held in self.device_cards]
+        for source, target in zip(*np.nonzero(self.link_class < 0), strict=True):
+            if not cards[source] & cards[target]:
+                names = f"{self.device_names[source]} to {self.device_names[target]}"
+                raise InputError(f"link_class has no link from {names}, which share no card")
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, np.ndarray):

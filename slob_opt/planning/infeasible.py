@@ -133,7 +133,7 @@ def _repairs(table: CostTable, row: int, memory: _Memory, sequences: int, contex
             def is_short_enough(length: int) -> bool:
                 return _fits(table, row, replace(memory, kv=-(-memory.kv * length // tokens)), sequences)
 
-            found.append(f"{tokens - _largest(is_short_enough, tokens - 1):,} less context")
+            found.append(f"{tokens - _largest(is_short_enough, tokens - 1):,} tokens less context")
     bits = _widest_weight_bits(table, row, sequences)
     if bits is not None:
         found.append(f"{bits}-bit weights")

@@ -136,11 +136,15 @@ def _bound_too_low(data: dict[str, Any]) -> None:
     data["bound"] *= 0.9
 
 
+def _gap_of_another_plan(data: dict[str, Any]) -> None:
+    data["gap"] = 0.05
+
+
 def _other_cards(data: dict[str, Any]) -> None:
     data["inputs"]["cluster"]["nodes"][0]["devices"][0]["bytes_per_s"] *= 2
 
 
-@pytest.mark.parametrize("change", [_too_good, _bound_too_low, _other_cards])
+@pytest.mark.parametrize("change", [_too_good, _bound_too_low, _gap_of_another_plan, _other_cards])
 def test_a_false_claim_is_found(change: Callable[[dict[str, Any]], None], slob: Slob, planned: Path) -> None:
     answer = slob("validate", edited(planned, change))
     assert answer.code == 1

@@ -108,6 +108,7 @@ def test_arrays_are_read_only():
         ({"batch_sizes": (1, 2)}, "batch_sizes"),
         ({"class_names": ("a",)}, "class_names"),
         ({"fixed_s": np.full((4, 2), -1.0)}, "negative"),
+        ({"link_class": np.full_like(small_table().link_class, -1)}, "which share no card"),
         ({"fixed_s": np.full((4, 2), np.nan)}, "non-finite"),
         ({"fixed_s": np.full((4, 2), TICK_S / 3)}, "quantise"),
     ],

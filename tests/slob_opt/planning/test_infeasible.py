@@ -43,7 +43,7 @@ def test_largest_feasible_batch_is_told() -> None:
 def test_less_context_is_told_in_tokens() -> None:
     # 16 sequences fit with 12.85 / 16 of 2048 tokens: 24 * (0.95e9 + 16 * 1900 * t) <= 24e9, t <= 1644: 404 fewer.
     text = explain_infeasible(_two_cards(16), context_tokens=2048)
-    assert "404 less context" in text
+    assert "404 tokens less context" in text
     assert "8-bit weights" in text
 
 
