@@ -86,6 +86,7 @@ class Pipe:
     is_paged: bool
     outstanding: int = 0
     epoch: int = 0
+    num_preempted: int = 0
     members: set[int] = field(default_factory=set)
 
     def pay(self) -> None:
@@ -182,6 +183,7 @@ class Pipe:
         columns.arrays["cached"][slot] = 0
         columns.arrays["left"][slot] = columns.prompt[slot] + columns.generated[slot]
         self.queue_in(slot)
+        self.num_preempted += 1
         self.epoch += 1
 
     def queue_in(self, slot: int) -> None:

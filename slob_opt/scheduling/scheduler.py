@@ -345,6 +345,11 @@ class Scheduler:
         """Return how many requests a pipeline has taken and not finished."""
         return self._pipes[pipeline].outstanding
 
+    @property
+    def num_preempted(self) -> int:
+        """How often requests have lost their KV."""
+        return sum(pipe.num_preempted for pipe in self._pipes)
+
     def num_waiting(self, pipeline: int) -> int:
         """Return how many requests wait for a pipeline."""
         return len(self._pipes[pipeline].waiting)

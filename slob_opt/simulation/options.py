@@ -72,6 +72,8 @@ class SimulationResult:
         Decisions, empty unless kept.
     num_finished, num_rejected, num_unfinished
         Requests.
+    num_preempted
+        How often requests lost their KV and computed it again.
     """
 
     end_ns: int
@@ -80,3 +82,4 @@ class SimulationResult:
     num_finished: int
     num_rejected: int
     num_unfinished: int
+    num_preempted: int = 0

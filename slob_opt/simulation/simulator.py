@@ -214,7 +214,7 @@ class Simulator:
 
     def _result(self, now: int) -> SimulationResult:
         stages = tuple(driver.line.use() for driver in self._drivers)
-        return SimulationResult(now, stages, self.scheduler.log, *self._ended)
+        return SimulationResult(now, stages, self.scheduler.log, *self._ended, self.scheduler.num_preempted)
 
 
 def _predictions(

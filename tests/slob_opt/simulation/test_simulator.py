@@ -44,6 +44,8 @@ def test_leaps_change_nothing(name: str, is_padded: bool, limits: PipelineLimits
         assert leaping.result.end_ns == stepping.result.end_ns
         assert list(leaping.result.log) == list(stepping.result.log)
         assert leaping.result.stages == stepping.result.stages
+        assert leaping.result.num_preempted == stepping.result.num_preempted
+        assert stepping.result.num_preempted == sum(len(one.preempted) for one in stepping.result.log)
         for request, delivery in stepping.deliveries.items():
             assert leaping.times(request) == stepping.times(request)
             assert leaping.deliveries[request].started_ns == delivery.started_ns
