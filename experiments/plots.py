@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,28 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "slob",
     "svg.fonttype": "none",
 }
+
+
+def styled() -> AbstractContextManager[None]:
+    """Return the context in which all pictures are drawn."""
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+def blank_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, sides in inches; needs no display."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def svg_text(figure: Figure) -> str:
+    """Return a figure as SVG without background and dates."""
+    buffer = io.StringIO()
+    with styled():
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:

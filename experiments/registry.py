@@ -1,21 +1,23 @@
-"""Names of planners and studies, and where they are made; the only place where a name reaches a class.
+"""Names of planners, policies, dispatchers and studies, and where they are made; only here a name reaches a class.
 
 Each entry holds an import path as text, so that listing names imports nothing and a command imports only what it runs.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from experiments.parameters import Parameter, checked, parameters_of
+from experiments.parameters import nearest as nearest  # noqa: PLC0414 - others take it from here
 from slob_opt.errors import InputError, SolverUnavailable
 
 if TYPE_CHECKING:
     from slob_opt.planning.instance import PlacementInstance
     from slob_opt.planning.result import Planner
+    from slob_opt.scheduling.policy import Dispatcher, Policy
 
 Kind = Literal["heuristic", "baseline", "exact"]
 
@@ -116,15 +118,106 @@ PLANNERS = {entry.name: entry for entry in _ENTRIES}
 STUDIES = {
     "gap": "experiments.studies.gap:run",
     "scale": "experiments.studies.scale:run",
+    "paper": "experiments.studies.paper:run",
+    "policies": "experiments.studies.policies:run",
+    "tuning": "experiments.studies.tuning:run",
+    "sensitivity": "experiments.studies.sensitivity:run",
+    "adapter": "experiments.studies.adapter:run",
+    "speed": "experiments.studies.speed:run",
 }
 """Import path of each study's ``run(options) -> StudySummary``."""
 
 
-def nearest(text: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the known name closest to `text`, else the list of known names."""
-    names = sorted(known)
-    close = difflib.get_close_matches(text.lower(), names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(names)}"
+@dataclass(frozen=True, slots=True)
+class ServingEntry:
+    """One policy or dispatcher.
+
+    Attributes
+    ----------
+    name
+        Name on the command line, in tables and in files.
+    target
+        Import path of the class, as ``package.module:Class``; its fields are its parameters.
+    summary
+        What it does, one line.
+    fixed
+        Fields that make this entry what it is, and so aren't parameters.
+    is_clairvoyant
+        Whether it is told true output lengths, which no server knows.
+    """
+
+    name: str
+    target: str
+    summary: str
+    fixed: tuple[tuple[str, object], ...] = ()
+    is_clairvoyant: bool = False
+
+
+_POLICIES = "slob_opt.scheduling.policies"
+_RTC = f"{_POLICIES}.run_to_completion:RunToCompletionPolicy"
+
+_POLICY_ENTRIES = (
+    ServingEntry(
+        "rtc",
+        _RTC,
+        "run to completion, answers handed over whole, finished members keep computing",
+        (("is_streamed", False), ("drops_finished", False)),
+    ),
+    ServingEntry(
+        "rtc-streamed",
+        _RTC,
+        "run to completion, answers streamed",
+        (("is_streamed", True), ("drops_finished", False), ("name", "rtc-streamed")),
+    ),
+    ServingEntry(
+        "rtc-drops",
+        _RTC,
+        "run to completion, answers handed over whole, finished members leave",
+        (("is_streamed", False), ("drops_finished", True), ("name", "rtc-drops")),
+    ),
+    ServingEntry(
+        "rtc-streamed-drops",
+        _RTC,
+        "run to completion, answers streamed, finished members leave",
+        (("is_streamed", True), ("drops_finished", True), ("name", "rtc-streamed-drops")),
+    ),
+    ServingEntry("orca", f"{_POLICIES}.fcfs:OrcaPolicy", "iteration-level, first come, first served, KV reserved"),
+    ServingEntry("orca-paged", f"{_POLICIES}.fcfs:OrcaPagedPolicy", "orca with KV blocks on demand"),
+    ServingEntry("prefill-first", f"{_POLICIES}.prefill_first:PrefillFirstPolicy", "prompts before decodes (vLLM v0)"),
+    ServingEntry("chunked", f"{_POLICIES}.chunked:ChunkedPolicy", "chunked prefill without stalls (Sarathi, vLLM v1)"),
+    ServingEntry("mlfq", f"{_POLICIES}.mlfq:MlfqPolicy", "skip-join multi-level feedback queue (FastServe)"),
+    ServingEntry("andes", f"{_POLICIES}.andes:AndesPolicy", "greedy knapsack by gain in quality per KV token (Andes)"),
+    ServingEntry(
+        "srpt-clairvoyant",
+        f"{_POLICIES}.srpt:SrptPolicy",
+        "shortest remaining time first, told true output lengths",
+        is_clairvoyant=True,
+    ),
+    ServingEntry("slob", "slob_opt.slob.batching:SlobPolicy", "mixed priorities, least padding: the method itself"),
+)
+POLICIES = {entry.name: entry for entry in _POLICY_ENTRIES}
+"""Every policy by name."""
+
+_BLIND = "slob_opt.scheduling.dispatchers.blind"
+
+_DISPATCHER_ENTRIES = (
+    ServingEntry("random", f"{_BLIND}:RandomDispatcher", "any pipeline, each with the same chance"),
+    ServingEntry("weighted", f"{_BLIND}:WeightedDispatcher", "any pipeline, fast ones with a larger chance"),
+    ServingEntry("round-robin", f"{_BLIND}:RoundRobinDispatcher", "the next pipeline in turn"),
+    ServingEntry("least-outstanding", f"{_BLIND}:LeastOutstandingDispatcher", "the pipeline with fewest requests"),
+    ServingEntry("power-of-two", f"{_BLIND}:PowerOfTwoDispatcher", "the less loaded of two drawn by chance"),
+    ServingEntry(
+        "shortest-time",
+        "slob_opt.scheduling.dispatchers.shortest_time:ShortestTimeDispatcher",
+        "shortest expected time to the last token",
+    ),
+    ServingEntry("slob", "slob_opt.slob.dispatch:SlobDispatcher", "least expected loss of satisfaction"),
+)
+DISPATCHERS = {entry.name: entry for entry in _DISPATCHER_ENTRIES}
+"""Every dispatcher by name."""
+
+_NO_PARAMETERS = ("name", "kv_use", "holds_finished", "is_streamed", "is_clairvoyant", "seed")
+"""Fields by which drivers tell policies apart, and the seed, which is given apart."""
 
 
 def load_target(target: str) -> Any:
@@ -210,3 +303,82 @@ def default_methods(instance: PlacementInstance) -> tuple[tuple[str, ...], tuple
     reasons = [(entry.name, unsuitable(entry, instance)) for entry in PLANNERS.values()]
     runs = tuple(name for name, reason in reasons if reason is None)
     return runs, tuple((name, reason) for name, reason in reasons if reason is not None)
+
+
+def policy_names() -> tuple[str, ...]:
+    """Return the names of all policies."""
+    return tuple(POLICIES)
+
+
+def dispatcher_names() -> tuple[str, ...]:
+    """Return the names of all dispatchers."""
+    return tuple(DISPATCHERS)
+
+
+def policy_entry(name: str) -> ServingEntry:
+    """Return the entry of a policy; raises InputError that names the nearest one when there is none."""
+    return _serving_entry("policy", name, POLICIES)
+
+
+def dispatcher_entry(name: str) -> ServingEntry:
+    """Return the entry of a dispatcher; raises InputError that names the nearest one when there is none."""
+    return _serving_entry("dispatcher", name, DISPATCHERS)
+
+
+def _serving_entry(role: str, name: str, known: Mapping[str, ServingEntry]) -> ServingEntry:
+    entry = known.get(name)
+    if entry is None:
+        raise InputError(f"no {role} {name!r}{nearest(name, known)}")
+    return entry
+
+
+def parameters(entry: ServingEntry) -> dict[str, Parameter]:
+    """Return what may be set of a policy or dispatcher, by name; imports its module."""
+    return parameters_of(load_target(entry.target), (*_NO_PARAMETERS, *(name for name, _ in entry.fixed)))
+
+
+def make_policy(name: str, params: Mapping[str, object] | None = None) -> Policy:
+    """Return a new policy.
+
+    Parameters
+    ----------
+    name
+        As :func:`policy_names` has them.
+    params
+        Values of its parameters, see :func:`parameters`; numbers and truth values may be text. ``None`` sets none.
+
+    Raises
+    ------
+    InputError
+        When there is no such policy or parameter, or a value isn't of its kind.
+    """
+    entry = policy_entry(name)
+    given = checked(f"policy {name!r}", params or {}, parameters(entry))
+    policy: Policy = load_target(entry.target)(**given, **dict(entry.fixed))
+    return policy
+
+
+def make_dispatcher(name: str, params: Mapping[str, object] | None = None, *, seed: int = 0) -> Dispatcher:
+    """Return a new dispatcher.
+
+    Parameters
+    ----------
+    name
+        As :func:`dispatcher_names` has them.
+    params
+        As for :func:`make_policy`.
+    seed
+        Of its choices; dispatchers without chance have no use for it.
+
+    Raises
+    ------
+    InputError
+        When there is no such dispatcher or parameter, or a value isn't of its kind.
+    """
+    entry = dispatcher_entry(name)
+    made = load_target(entry.target)
+    given = checked(f"dispatcher {name!r}", params or {}, parameters(entry))
+    if "seed" in parameters_of(made):
+        given["seed"] = seed
+    dispatcher: Dispatcher = made(**given, **dict(entry.fixed))
+    return dispatcher

@@ -42,6 +42,24 @@ RUN_METRICS = frozenset(
         "num_failed",
         "num_disagreements",
         "wall_s",
+        "mean_satisfaction",
+        "p10_satisfaction",
+        "p1_satisfaction",
+        "relative_satisfaction",  # mean of S over S alone on the best pipeline
+        "ttft_p50_s",
+        "ttft_p99_s",
+        "tpot_p50_s",
+        "tpot_p99_s",
+        "e2e_p99_s",
+        "longest_stall_p99_s",
+        "num_requests",
+        "num_unfinished",
+        "num_rejected",
+        "goodput",
+        "output_tokens_per_s",
+        "bubble_share",
+        "utilisation",
+        "padding_waste",
     }
 )
 CLAIM_METRICS = frozenset(
@@ -51,6 +69,11 @@ CLAIM_METRICS = frozenset(
     | {"scale.single24.proof_s", "scale.hetero42.gap_pct", "scale.hetero42.wall_s"}
     | {"scale.medium.median_gap_pct", "scale.medium.max_gap_pct"}
     | {f"scale.slob{n}.{s}" for n in (256, 1024) for s in ("wall_s", "gap_pct")}
+    | {f"paper.max_ratio_{name}" for name in ("rtc", "orca", "orca_paged")}
+    | {"paper.capacity_ratio_orca", "paper.worst_vs_orca_pct", "sensitivity.rank_correlation", "adapter.gain_pct"}
+    | {"policies.contested_points", "policies.best_or_tied_pct", "policies.worst_gap_pct"}
+    | {f"speed.{name}_req_per_cpu_s" for name in ("orca", "slob", "pipeline4")}
+    | {"speed.growth_100k_vs_4k", "speed.million_peak_mb"}
 )
 METRIC_NAMES = RUN_METRICS | CLAIM_METRICS
 """Every metric name there is."""

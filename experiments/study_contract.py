@@ -29,6 +29,10 @@ class StudyOptions:
         Processes that may run at a time.
     progress
         Told what is being done, one short line at a time; a function that does nothing is fine.
+    file
+        Study file instead of the one that ships with the study; ``None`` takes that one.
+    reference_data
+        Folder of published traces that can't be shipped; ``None`` where there is none.
     """
 
     out: Path
@@ -36,6 +40,8 @@ class StudyOptions:
     seed: int
     workers: int
     progress: Callable[[str], None]
+    file: Path | None = None
+    reference_data: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,11 @@ COMMANDS = {
     "validate": "Check a plan file again: memory, times, bound.",
     "catalog": "List the GPUs, models or clusters that are bundled.",
     "doctor": "Check the environment: packages, solvers, devices.",
+    "simulate": "Serve a workload in simulation, under one policy or several.",
     "workload": "Describe, convert and sample workloads: traces and presets.",
     "study": "Run a study that measures the claims of the README again.",
+    "timeline": "Draw a trace file: timeline for Perfetto, Gantt chart of stages.",
+    "report": "Make one self-contained HTML page of a study.",
 }
 """Each command's module (``experiments.cli.<name>``) and the first line of its help."""
 

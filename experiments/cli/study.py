@@ -11,7 +11,7 @@ from rich.text import Text
 
 from experiments.cli import options as opt
 from experiments.cli import screen
-from experiments.cli.environment import tracking_uri
+from experiments.cli.environment import reference_data, tracking_uri
 from experiments.compare_output import write_json
 from experiments.registry import STUDIES, load_target, nearest
 from experiments.run_record import RowTable, RunRecord, flatten
@@ -20,12 +20,18 @@ from experiments.study_contract import StudyOptions, StudySummary
 from experiments.tracking import TrackingStore
 from slob_opt.errors import InputError, TrackingError
 
+WITH_FILE = ("paper", "policies", "tuning", "sensitivity")
+"""Studies whose sweeps stand in a file."""
+
 
 def study(  # noqa: PLR0917 - Typer makes an option of each parameter
     name: Annotated[str, typer.Argument(help=f"Which study: {', '.join(STUDIES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer instances; within two minutes on two cores.")] = False,
     seed: opt.Seed = 0,
     workers: opt.Processes = 1,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Study file of your own (YAML), for serving studies.")
+    ] = None,
     format: opt.Format = opt.OutputFormat.TABLE,
     out: opt.OutFolder = None,
     no_track: opt.NoTrack = False,
@@ -40,6 +46,8 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
     """
     if name not in STUDIES:
         raise InputError(f"no study {name!r}{nearest(name, STUDIES)}")
+    if file is not None and name not in WITH_FILE:
+        raise InputError(f"study {name} takes no --file; {', '.join(WITH_FILE)} do")
     folder = out if out is not None else Path("runs") / f"study-{name}"
     output = opt.OutputOptions(format, folder, None if no_track else experiment or f"slob-study-{name}")
     config: dict[str, object] = {
@@ -48,6 +56,7 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
         "is_quick": quick,
         "seed": seed,
         "workers": workers,
+        "file": None if file is None else str(file),
         "output": output.effective(),
     }
     if show_config:
@@ -58,10 +67,13 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
     if output.experiment is not None:
         store = TrackingStore.open(store_location(folder, tracking_uri()), output.experiment)
     with screen.notes().status(f"study {name}") as status:
-        options = StudyOptions(folder, quick, seed, workers, lambda text: status.update(f"study {name}: {text}"))
+        options = StudyOptions(
+            folder, quick, seed, workers, lambda text: status.update(f"study {name}: {text}"), file, reference_data()
+        )
         summary: StudySummary = run(options)
     path = folder / "summary.json"
-    write_json(path, summary.as_json())
+    told = {**summary.as_json(), "config": config}
+    write_json(path, told)
     trouble = None
     if store is not None:
         try:
@@ -69,7 +81,7 @@ def study(  # noqa: PLR0917 - Typer makes an option of each parameter
         except TrackingError as error:
             trouble = error
     if format is opt.OutputFormat.JSON:
-        screen.print_json(summary.as_json())
+        screen.print_json(told)
     else:
         screen.printer().print(claim_table(summary))
         print(f"summary: {path}")

@@ -20,7 +20,8 @@ class Iteration(NamedTuple):
     tokens
         For each of them, tokens that it computes here: 1 is a decode, or a prompt's (last) single token.
     preempted
-        Requests whose KV was dropped to make room for this batch.
+        Requests whose KV was dropped to make room for this batch; not those that gave it up in a decision that launched
+        nothing.
     start_ns, end_ns
         For each stage, when it began and when it ended this batch, nanoseconds.
     back_ns
@@ -44,4 +45,4 @@ class Iteration(NamedTuple):
 
 
 IterationObserver = Callable[[Iteration], None]
-"""Takes iterations in the order in which they were launched."""
+"""Takes iterations in the order in which their tokens are back."""

@@ -16,6 +16,7 @@ from slob_opt.errors import InputError
 from slob_opt.metrics.accumulator import MetricsAccumulator
 from slob_opt.metrics.request_columns import Status
 from slob_opt.metrics.satisfaction import SatisfactionSpec
+from slob_opt.metrics.window import Window
 from slob_opt.problem.workload import Workload
 
 BoolArray = NDArray[np.bool_]
@@ -207,7 +208,9 @@ class Outcomes:
             self.end_ns,
         )
 
-    def accumulate(self, spec: SatisfactionSpec | None = None, *, has_qoe: bool = True) -> MetricsAccumulator:
+    def accumulate(
+        self, spec: SatisfactionSpec | None = None, *, has_qoe: bool = True, window: Window | None = None
+    ) -> MetricsAccumulator:
         """Return an accumulator that took all requests: the same figures as if it had been there.
 
         Parameters
@@ -216,8 +219,10 @@ class Outcomes:
             Of satisfaction; ``None`` takes the defaults.
         has_qoe
             Whether QoE is computed.
+        window
+            Arrivals whose times between tokens are taken; ``None`` is all.
         """
-        found = MetricsAccumulator(self.workload, spec, has_qoe=has_qoe, end_ns=self.end_ns)
+        found = MetricsAccumulator(self.workload, spec, has_qoe=has_qoe, end_ns=self.end_ns, window=window)
         for request in range(self.workload.num_requests):
             started = int(self.started_ns[request]) if self.is_started[request] else None
             found.add(request, Status(int(self.status[request])), started, self.tokens_of(request))

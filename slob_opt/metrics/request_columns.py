@@ -15,14 +15,14 @@ IntArray = NDArray[np.int64]
 
 
 class Status(IntEnum):
-    """How a request ended. UNSEEN ones were never handed over."""
+    """How a request ended. UNSEEN ones were never handed over, so nothing came of them."""
 
-    UNSEEN = -1
     FINISHED = 0
     UNFINISHED = 1
     REJECTED = 2
     ABORTED = 3
     FAILED = 4
+    UNSEEN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,10 @@ class RequestColumns:
         off also from its last token to the end of the observation; NaN where there is no such time.
     idle_s
         (N,) float64, seconds that a reader at speed v sat without anything to read, tau at the start not counted.
-    satisfaction, qoe
+    satisfaction
         (N,) float64 from 0 to 1; zero where nothing came, and of failed requests.
+    qoe
+        The same of Andes' quality of experience; ``None`` where it wasn't computed.
     """
 
     workload: Workload
@@ -62,7 +64,7 @@ class RequestColumns:
     longest_stall_s: FloatArray
     idle_s: FloatArray
     satisfaction: FloatArray
-    qoe: FloatArray
+    qoe: FloatArray | None
 
     @property
     def counts(self) -> NDArray[np.bool_]:

@@ -129,6 +129,11 @@ class SatisfactionMeter:
         late_ns = token_ns - self.offsets_ns(token_ns.size, tpot_s) - (arrival_ns + patience * NS_PER_S)
         return self.of_late(late_ns, num_tokens) if late_ns.max() > 0 else self.of_timely(token_ns.size, num_tokens)
 
+    def tables(self, size: int) -> tuple[FloatArray, FloatArray]:
+        """Return the weights of at least so many tokens, and the sums of the first 0, 1, ... of them."""
+        self._reach(size)
+        return self._weights, self._sums
+
     def offsets_ns(self, size: int, tpot_s: float | None = None) -> FloatArray:
         """Return (size,) nanoseconds from when the first token is due until each is."""
         self._reach(size)

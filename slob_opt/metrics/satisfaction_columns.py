@@ -8,25 +8,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from slob_opt.metrics.answers import first_due_ns, step_ns
 from slob_opt.metrics.outcomes import Outcomes
 from slob_opt.metrics.request_columns import Status
 from slob_opt.metrics.satisfaction import SatisfactionSpec
-from slob_opt.problem.workload import NS_PER_S, Workload
+from slob_opt.problem.workload import NS_PER_S
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-def first_due_ns(workload: Workload, spec: SatisfactionSpec) -> FloatArray:
-    """Return (N,) nanoseconds, when each first token is due: tau after arrival, or the request's own target."""
-    patience = spec.ttft_s if workload.ttft_s is None else workload.ttft_s
-    return np.asarray(workload.arrival_ns + np.asarray(patience) * NS_PER_S)
-
-
-def step_ns(workload: Workload, spec: SatisfactionSpec) -> FloatArray:
-    """Return (N,) nanoseconds between due times of a request's tokens: 1 / v, or the request's own target."""
-    step = 1 / spec.tokens_per_s if workload.tpot_s is None else workload.tpot_s
-    return np.broadcast_to(np.asarray(step) * NS_PER_S, workload.arrival_ns.shape)
 
 
 def _lateness_ns(outcomes: Outcomes, spec: SatisfactionSpec) -> tuple[IntArray, FloatArray]:

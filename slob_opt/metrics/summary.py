@@ -7,8 +7,9 @@ always                                      meaning
 ==========================================  ===========================================================================
 ``completed`` ... ``p99_itl_ms``            as ``vllm bench serve`` names them, see :func:`latency_figures`
 ``num_requests`` and ``num_finished``,      requests in all, and by how they ended; aborted ones count nowhere else
-``num_unfinished``, ``num_rejected``,
-``num_failed``, ``num_aborted``
+``num_unfinished``, ``num_rejected``,       ``num_unseen`` are those that were never handed over: nothing came of them
+``num_failed``, ``num_aborted``,
+``num_unseen``
 ``num_without_tpot``                        finished requests of one token, which have no TPOT
 ``mean_satisfaction``, ``p10_``, ``p1_``,   S over the requests that count
 ``weighted_mean_satisfaction``
@@ -19,7 +20,7 @@ always                                      meaning
 ==========================================  ===========================================================================
 with                                        meaning
 ==========================================  ===========================================================================
-`has_qoe`: ``mean_qoe``, ``p10_qoe``        Andes' quality of experience over the requests that count
+`has_qoe`: ``mean_qoe``, ``p10_qoe``        Andes' quality of experience over the requests that count, if computed
 `slo`: ``request_goodput``,                 see :func:`goodput_figures`
 ``slo_attainment``
 `idle_s`: ``smooth_goodput``,               tokens/s, see :func:`smooth_goodput`; seconds without anything to read
@@ -63,7 +64,7 @@ class Extras:
     Attributes
     ----------
     has_qoe
-        Whether QoE was computed.
+        Whether QoE is told; it isn't where columns have none.
     slo
         Limits of goodput.
     idle_s
@@ -100,7 +101,7 @@ def summarise(
     columns
         Figures of N requests.
     itl
-        Times between tokens; with a window, of its requests only.
+        Times between tokens; with a window, of its requests only, see :class:`MetricsAccumulator`.
     duration_s
         Length of the observation, seconds. With a window, rates are over the window's length instead, of the requests
         that arrived in it.
@@ -141,7 +142,7 @@ def summarise(
 def _counts(columns: RequestColumns) -> dict[str, float]:
     """Numbers of requests by how they ended."""
     found = {"num_requests": float(columns.status.size)}
-    for status in (Status.FINISHED, Status.UNFINISHED, Status.REJECTED, Status.FAILED, Status.ABORTED):
+    for status in Status:
         found[f"num_{status.name.lower()}"] = float(np.count_nonzero(columns.status == status))
     is_short = (columns.status == Status.FINISHED) & np.isnan(columns.tpot_s)
     return found | {"num_without_tpot": float(np.count_nonzero(is_short))}
@@ -159,7 +160,7 @@ def _worth(columns: RequestColumns, has_qoe: bool) -> dict[str, float]:
         "p99_longest_stall_s": float(np.percentile(stalls, 99)),
         "max_longest_stall_s": float(stalls.max()),
     }
-    if has_qoe:
+    if has_qoe and columns.qoe is not None:
         found |= {
             "mean_qoe": float(columns.qoe[counts].mean()),
             "p10_qoe": float(np.percentile(columns.qoe[counts], 10)),

@@ -81,8 +81,7 @@ class Window:
 def columns_in(columns: RequestColumns, window: Window) -> RequestColumns:
     """Return the figures of the requests that count.
 
-    Times between tokens aren't in columns: enter only requests of the window into an accumulator whose `itl` is read,
-    or take them out of a record first.
+    Times between tokens aren't in columns: give the window to the accumulator whose `itl` is read.
     """
     index = np.flatnonzero(window.holds(columns.workload))
     if not index.size:

@@ -132,6 +132,14 @@ class Policy(Protocol):
         ...
 
 
+def is_clairvoyant(policy: Policy) -> bool:
+    """Return whether a driver that knows true output lengths tells them a policy as predicted ones.
+
+    Only policies that show what knowing the future is worth say so of themselves; no server can run them as they are.
+    """
+    return bool(getattr(policy, "is_clairvoyant", False))
+
+
 class ArrivalView(NamedTuple):
     """What a dispatcher sees when a request arrives.
 

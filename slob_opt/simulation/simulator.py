@@ -214,7 +214,9 @@ class Simulator:
 
     def _result(self, now: int) -> SimulationResult:
         stages = tuple(driver.line.use() for driver in self._drivers)
-        return SimulationResult(now, stages, self.scheduler.log, *self._ended, self.scheduler.num_preempted)
+        finished, rejected, unfinished = self._ended
+        preempted = self.scheduler.num_preempted
+        return SimulationResult(now, stages, self.scheduler.log, finished, rejected, unfinished, preempted)
 
 
 def _predictions(

@@ -5,10 +5,12 @@ satisfaction that weighs the tokens of a streamed response. Here every choice is
 marginal time:
 
 * Streams that are being read decode in every batch: their marginal time is small and a pause is never repaid.
-* Prompts are ordered by the satisfaction that is lost while they wait, over the time they take, pads included.
+* Prompts are ordered by the satisfaction that is lost while they wait, over the time they take, pads included. One that
+  is so late that little is left to lose waits until there is time.
 * How much prompt goes into a batch is what the streams can bear: up to their slack nothing is lost by it; beyond, until
   the streams would lose more than the prompts gain.
-* A share of the prompt tokens goes to the oldest, whatever they are worth, so that nobody starves.
+* Where blocks run short, those lose their KV who lose least by it.
+* What the oldest are owed comes first, whatever it's worth, so that nobody starves.
 
 Only the abstract is public; the rules are a reconstruction, and its constants are parameters.
 
@@ -27,10 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.pipeline_clock import COMPUTE_BOUND_TOKENS
-from slob_opt.scheduling.batch_plan import BatchPlan
-from slob_opt.scheduling.policies.victims import make_room
+from slob_opt.errors import InputError
+from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, ones
 from slob_opt.scheduling.policy import KvUse, LaneView
-from slob_opt.slob.urgency import Reading, stream_loss, waiting_loss
+from slob_opt.slob.filling import Filling, best_rectangle
+from slob_opt.slob.oldest import Reference, References
+from slob_opt.slob.urgency import Reading
+from slob_opt.slob.worth import Worth
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -45,38 +50,69 @@ LEAST_CHUNK = 512
 """Prompt tokens that a batch may take whatever the streams lose: deferred, the same work would stall others later, and
 smaller batches compute less in the same time (Sarathi-Serve takes the same size)."""
 
-STEPS = np.geomspace(1 / 64, 4.0, 24)
-"""Seconds of prompt work that are tried, beside all of it."""
+NEAR_S = 3.0
+"""Look-ahead, seconds: what a prompt is worth is what it would lose by coming so much later. Chosen: with 0.25 those
+who aren't late yet were worth nothing, so that in overload all were served just when they had become late."""
 
-NEAR_S = 0.25
-"""Look-ahead: a request that would be late this soon is worth something already. Chosen."""
+FIRST_CANDIDATES, LAST_CANDIDATES = 128, 384
+"""Waiting requests that are compared: so many of the oldest, and of the youngest."""
 
-MOST_CANDIDATES = 256
-"""Waiting requests that are compared; the oldest."""
+NO_BUDGET = 1 << 40
+"""Tokens that no batch reaches."""
+
+FIRST_PLACE: IntArray = np.zeros(1, np.int64)
+FIRST_PLACE.setflags(write=False)
+
+AMPLE = 8
+"""Share of the pool, as one over it, from which free blocks needn't be counted exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlobPolicy:
     """Mixed-priority, least-padding batches.
 
+    Fairness: with one lane, after every batch each request has at least as many prompt tokens computed (or its first
+    token delivered) and output tokens delivered as under a reference server that runs batches at the same times. That
+    one is first come, first served. It has a share `oldest_share` of the rows and of the KV blocks, which it reserves
+    for prompts and limits of new tokens; one request always fits. In each batch every request that it holds and whose
+    prompt is computed gets a token, and prompts get that share of as many prompt tokens as the batch before had, or of
+    `least_chunk` if that's more. With several lanes the shares are those of all together, and a request waits besides
+    until a lane may admit it.
+
     Attributes
     ----------
     oldest_share
-        Share of prompt tokens and admissions that goes to the oldest requests.
+        Share of prompt tokens, rows and blocks that is owed to the oldest requests; 0 owes them nothing.
     expected_output
         Output tokens a request is taken to have where nothing is predicted; its `max_new_tokens` caps it.
     kv_foresight
         Share of the output still expected of the running requests for which blocks are kept free; 0 admits whatever
         fits now, and preempts later.
+    least_chunk
+        Prompt tokens that a batch may take whatever the streams lose.
+    full_tokens
+        Prompt tokens from which a batch of a ragged engine takes no further prompt.
+    max_repeats
+        Batches after which it decides again, whatever happens; at most 8.
     reading
         How satisfaction is measured.
     uses_padding, uses_priority, uses_chunks
-        Switches of parts, for ablation.
+        Switches of parts, for ablation: pads count, priorities weigh, prompts are cut to what streams can bear.
+    references
+        How far the servers of a share have come; made by the policy, one for each pipeline it serves.
+
+    Raises
+    ------
+    InputError
+        When a parameter is out of range.
     """
 
     oldest_share: float = 0.25
     expected_output: int = 256
     kv_foresight: float = 0.0
+    least_chunk: int = LEAST_CHUNK
+    full_tokens: int = FULL_TOKENS
+    max_repeats: int = MAX_REPEATS
     reading: Reading = field(default_factory=Reading)
     uses_padding: bool = True
     uses_priority: bool = True
@@ -85,85 +121,75 @@ class SlobPolicy:
     kv_use: KvUse = KvUse.PAGED
     holds_finished: bool = False
     is_streamed: bool = True
+    references: References = field(default_factory=References, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.oldest_share <= 1:
+            raise InputError(f"oldest_share is {self.oldest_share}, expected from 0 to 1")
+        if not 0 <= self.kv_foresight < math.inf:
+            raise InputError(f"kv_foresight is {self.kv_foresight}, expected a finite number, at least 0")
+        for name in ("expected_output", "least_chunk", "full_tokens", "max_repeats"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.max_repeats > MAX_REPEATS:
+            raise InputError(f"max_repeats is {self.max_repeats}, expected at most {MAX_REPEATS}")
 
     def decide(self, view: LaneView) -> BatchPlan | None:
         """Return the streams' next tokens and the prompts worth computing with them."""
         rows, columns = view.rows, view.columns
+        has_share = self.oldest_share > 0
+        reference = self.references.of(view, self.oldest_share, self.least_chunk) if has_share else None
         if not view.waiting.size and view.free_blocks >= rows.size > 0 and columns.left[rows].max() == 1:
-            return BatchPlan.decode(rows, max_repeats=MAX_REPEATS)  # streams alone, and room for a block each
-        kept, preempt, free = make_room(view, np.where(columns.left[rows] == 1, 1, 0))
-        if preempt.size:
-            streams = kept[columns.left[kept] == 1]
-            return BatchPlan(streams, np.ones(streams.size, np.int64), preempt)
+            if reference is not None:
+                reference.is_idle = True
+            return BatchPlan.decode(rows, max_repeats=self.max_repeats)  # streams alone, and room for a block each
+        if reference is None:
+            return self._planned(view, None, [])
+        reference.update(view)
+        plan = self._planned(view, reference, reference.owed(view))
+        if plan is not None:
+            reference.note(view, plan)
+        return plan
+
+    def _planned(self, view: LaneView, reference: Reference | None, owed: list[tuple[int, int]]) -> BatchPlan | None:
+        rows, columns = view.rows, view.columns
         left = columns.left[rows]
-        streams, begun = rows[left == 1], rows[left > 1]
-        waiting = self._admissible(view, free)
-        if not begun.size and not waiting.size:
-            return BatchPlan.decode(rows, max_repeats=MAX_REPEATS) if rows.size else None
-        prompts, tokens = self._chosen(view, streams, np.concatenate([begun, waiting]), begun.size, free)
-        slots = np.concatenate([streams, prompts])
-        if not prompts.size:
-            return BatchPlan.decode(streams) if streams.size else None
-        return BatchPlan(slots, np.concatenate([np.ones(streams.size, np.int64), tokens]))
-
-    def _admissible(self, view: LaneView, free: int) -> IntArray:
-        """Return waiting requests each of which fits by itself, beside what the running ones are about to need."""
-        if not view.max_admissions or not view.waiting.size:
-            return view.waiting[:0]
-        waiting, size = view.waiting[:MOST_CANDIDATES], view.limits.block_tokens
-        need = -(-view.columns.left[waiting] // size)
-        least = np.minimum(need + 1, view.limits.kv_blocks)
-        if view.rows.size:
-            growth = self.kv_foresight / size
-            spare = free - growth * float(self._to_go(view, view.rows).sum())
-            return waiting[(least <= free) & (need + growth * self._to_go(view, waiting) <= spare)]
-        return waiting[least <= free]
-
-    def _to_go(self, view: LaneView, slots: IntArray) -> FloatArray:
-        """Return (N,) output tokens that requests are expected to have still to come, at least a few."""
-        columns = view.columns
-        predicted = columns.predicted[slots]
-        length = np.where(np.isnan(predicted), float(self.expected_output), predicted)
-        length = np.minimum(length, columns.max_new[slots])
-        return np.asarray(np.maximum(length - columns.generated[slots], 8.0))
-
-    # ------------------------------------------------------------------ worth
-
-    def _targets(self, view: LaneView, slots: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return when each request's next token is due (s from now), its 1/v, and its weight over its total weight."""
-        columns, reading = view.columns, self.reading
-        ttft, tpot = columns.ttft_s[slots], columns.tpot_s[slots]
-        ttft = np.where(np.isnan(ttft), reading.ttft_s, ttft)
-        tpot = np.where(np.isnan(tpot), reading.tpot_s, tpot)
-        generated = columns.generated[slots]
-        due = (columns.arrival_ns[slots] - view.now_ns) / 1e9 + ttft + generated * tpot
-        length = generated + self._to_go(view, slots)
-        weight = (columns.priority[slots] if self.uses_priority else 1.0) / reading.total_weight(length)
-        return due, tpot, weight
-
-    def _chosen(
-        self, view: LaneView, streams: IntArray, prompts: IntArray, num_begun: int, free: int
-    ) -> tuple[IntArray, IntArray]:
-        """Return the prompts of the next batch and the tokens of each."""
-        columns, reading = view.columns, self.reading
-        token_s = view.clock.prompt_token_s
-        decode_s = self._decode_s(view, streams)
-        left = columns.left[prompts]
-        work_s = left * token_s
-        due, tpot, weight = self._targets(view, prompts)
-        gain = np.maximum(tpot - decode_s, 0.1 * tpot)
-        late = decode_s + work_s - due
-        urgency = weight * (waiting_loss(late + NEAR_S, reading, gain) - waiting_loss(late, reading, gain)) / NEAR_S
-        # Where nobody is about to be late, the one that is due first.
-        density = urgency / work_s + 1e-9 / np.maximum(1.0, due - late.min() + 1.0)
-        oldest = np.lexsort((columns.request[prompts], columns.arrival_ns[prompts]))
-        # What is begun holds its blocks until it ends, so it comes first.
-        order = np.lexsort((-density, np.arange(prompts.size) >= num_begun))
-        budget = self._budget(view, streams, prompts, order, urgency, token_s, decode_s)
-        first = oldest[:1] if self.oldest_share > 0 else oldest[:0]
-        if view.is_padded and self.uses_padding:
-            order = self._rectangle(left, urgency, order, first)
-        return self._filled(view, prompts, order, first, budget, num_begun, free)
+        is_plain = not rows.size or int(left.max()) == 1
+        streams = rows if is_plain else rows[left == 1]
+        worth = Worth(view, self.reading, self.expected_output, self._decode_s(view, streams), self.uses_priority)
+        rows, preempt, free = self._with_room(view, worth, reference, owed)
+        if preempt.size:
+            left = columns.left[rows]
+            streams = rows[left == 1]
+        begun = NO_SLOTS if is_plain else rows[left > 1]
+        filling = Filling(view, free, view.max_admissions + preempt.size)
+        waiting = NO_SLOTS if preempt.size else self._admissible(view, worth, free)
+        if not begun.size and not waiting.size and not owed:
+            if preempt.size:
+                return BatchPlan(streams, ones(streams.size), preempt)
+            quiet = reference.quiet(columns) if reference is not None and view.waiting.size else self.max_repeats
+            return BatchPlan.decode(rows, max_repeats=min(self.max_repeats, quiet)) if rows.size else None
+        prompts = np.concatenate([begun, waiting]) if begun.size else waiting
+        order, budget = self._ordered(view, worth, filling, streams, prompts, begun.size)
+        longest = 0
+        if view.is_padded and order.size:
+            longest = min(budget, int(columns.left[prompts[order]].max()))  # who is in the rectangle computes as much
+        for slot, tokens in owed:
+            filling.give(slot, max(tokens, longest) if self.uses_chunks else NO_BUDGET)
+        for slot in prompts[order].tolist():
+            if filling.used >= budget or (filling.used >= self.full_tokens and self.uses_chunks and not view.is_padded):
+                break
+            filling.give(slot, budget - filling.used)
+        if not filling.tokens:
+            if not streams.size:
+                return BatchPlan(streams, streams, preempt) if preempt.size else None
+            return BatchPlan(streams, ones(streams.size), preempt)
+        taken = np.array(list(filling.tokens), np.int64)
+        tokens_of = np.array(list(filling.tokens.values()), np.int64)
+        if not streams.size:
+            return BatchPlan(taken, tokens_of, preempt)
+        slots = np.concatenate([streams, taken])
+        return BatchPlan(slots, np.concatenate([ones(streams.size), tokens_of]), preempt)
 
     def _decode_s(self, view: LaneView, streams: IntArray) -> float:
         """Return the time of a batch of the streams alone, seconds; zero without one."""
@@ -173,83 +199,118 @@ class SlobPolicy:
         cached = int(view.columns.cached[streams].sum()) + size
         return view.clock.pace_s(size, cached, view.limits.num_lanes)
 
-    def _budget(
-        self, view: LaneView, streams: IntArray, prompts: IntArray, order: IntArray, urgency: FloatArray,
-        token_s: float, decode_s: float,
-    ) -> int:  # fmt: skip
-        """Return how many prompt tokens the streams can bear in the next batch."""
-        if not streams.size or not self.uses_chunks:
-            return 1 << 40
-        due, tpot, weight = self._targets(view, streams)
-        gain = np.maximum(tpot - decode_s, 0.1 * tpot)
-        late = decode_s - due
-        weight = weight * self.reading.weight_floor
-        scale = self.reading.scale_s
-        before = stream_loss(late, scale, gain)
-        after = stream_loss(late[None, :] + STEPS[:, None], scale, gain[None, :])
-        cost = ((after - before[None, :]) * weight[None, :]).sum(axis=1)
-        # What the prompts gain by not waiting for another batch of the streams, in proportion to how much is computed.
-        work_s = view.columns.left[prompts] * token_s
-        ends = np.cumsum(work_s[order])
-        share = np.clip((STEPS[:, None] - (ends - work_s[order])[None, :]) / work_s[order][None, :], 0.0, 1.0)
-        benefit = decode_s * (share * urgency[order][None, :]).sum(axis=1)
-        allowed = np.flatnonzero(cost <= benefit + 1e-12)
-        best_s = float(STEPS[allowed[-1]]) if allowed.size else 0.0
-        return max(LEAST_CHUNK, int(best_s / token_s))
+    # ------------------------------------------------------------------ blocks
 
-    # ------------------------------------------------------------------ filling
+    def _with_room(
+        self, view: LaneView, worth: Worth, reference: Reference | None, owed: list[tuple[int, int]]
+    ) -> tuple[IntArray, IntArray, int]:
+        """Return the rows that keep their KV, those that lose it, and the blocks free after the streams have grown.
 
-    def _rectangle(self, left: IntArray, urgency: FloatArray, order: IntArray, first: IntArray) -> IntArray:
-        """Return the prompts whose rectangle gains most per computed token, the best first.
-
-        For each longest prompt the most urgent of those no longer, as many as gain: exact for one batch, since a
-        rectangle costs its rows times its longest.
+        Those lose it who lose least by it, until the streams can grow and the oldest that are owed something can join;
+        the oldest that are owed to lose theirs last, and only when other lanes hold the blocks.
         """
-        best: tuple[float, IntArray] | None = None
-        for longest in np.unique(left[order]):
-            fits = order[left[order] <= longest]
-            fits = fits[np.argsort(-urgency[fits], kind="stable")]
-            rate = np.cumsum(urgency[fits] + 1e-12) / (np.arange(1, fits.size + 1) * longest)
-            size = int(np.argmax(rate[::-1]))
-            count = fits.size - size
-            if best is None or rate[count - 1] > best[0]:
-                best = (float(rate[count - 1]), fits[:count])
-        assert best is not None
-        return best[1] if not first.size else np.concatenate([best[1], first[~np.isin(first, best[1])]])
-
-    def _filled(
-        self, view: LaneView, prompts: IntArray, order: IntArray, first: IntArray, budget: int, num_begun: int,
-        free: int,
-    ) -> tuple[IntArray, IntArray]:  # fmt: skip
-        """Return prompts and tokens within a budget, KV and admissions: the oldest get their share first."""
-        left = view.columns.left
-        size = view.limits.block_tokens
-        tokens: dict[int, int] = {}
-        admissions = view.max_admissions
-        used = 0
-
-        def give(at: int, most: int) -> None:
-            nonlocal admissions, free, used
-            slot = int(prompts[at])
-            have = tokens.get(slot, 0)
-            more = min(int(left[slot]) - have, most)
-            if more <= 0:
-                return
-            if at >= num_begun and not have:
-                need = -(-int(left[slot]) // size)
-                if admissions <= 0 or min(need + 1, view.limits.kv_blocks) > free:
-                    return
-                admissions -= 1
-                free -= need
-            tokens[slot] = have + more
-            used += more
-
-        share = math.ceil(self.oldest_share * min(budget, int(left[prompts].sum())))
-        for at in first.tolist():
-            give(at, share)
-        for at in order.tolist():
-            if used >= budget or (used >= FULL_TOKENS and self.uses_chunks and not view.is_padded):
+        rows, columns, limits = view.rows, view.columns, view.limits
+        if not owed and view.free_blocks - rows.size >= limits.kv_blocks // AMPLE:
+            return rows, NO_SLOTS, view.free_blocks - int(rows.size)
+        need = np.maximum(-(-(columns.cached[rows] + 1) // limits.block_tokens) - columns.blocks[rows], 0)
+        free = view.free_blocks - int(need.sum())
+        places = view.max_admissions
+        waits = -1 - view.pipeline
+        joining = [slot for slot, _ in owed if columns.place.item(slot) == waits]
+        if free >= 0 and not joining:
+            return rows, NO_SLOTS, free
+        # Blocks that must be free for the oldest to join, and places.
+        wanted, most = 0, 0
+        for slot in joining:
+            blocks = limits.blocks_of(columns.left.item(slot))
+            wanted += blocks
+            most = max(most, min(blocks + 1, limits.kv_blocks) - blocks)
+        wanted += most
+        if free >= wanted and places >= len(joining):
+            return rows, NO_SLOTS, free
+        kept = reference.kept(columns) if reference is not None else set()
+        order = self._losers(view, worth, kept)
+        gains = (columns.blocks[rows] + need).tolist()
+        lost: list[int] = []
+        losable = [at for at in order if int(rows[at]) not in kept]
+        for at in losable:
+            if free >= wanted and places + len(lost) >= len(joining):
                 break
-            give(at, budget - used)
-        slots = np.array(list(tokens), np.int64)
-        return slots, np.array(list(tokens.values()), np.int64)
+            lost.append(at)
+            free += gains[at]
+        if joining and not (free >= wanted and places + len(lost) >= len(joining)):
+            # The oldest can't join whatever this lane gives up.
+            for at in reversed(lost):
+                if free - gains[at] < 0:
+                    break
+                lost.remove(at)
+                free -= gains[at]
+        for at in order:
+            if free >= 0:
+                break
+            if at not in lost:
+                lost.append(at)
+                free += gains[at]
+        if not lost:
+            return rows, NO_SLOTS, free
+        keep = np.ones(rows.size, dtype=bool)
+        keep[lost] = False
+        return rows[keep], rows[~keep], free
+
+    def _losers(self, view: LaneView, worth: Worth, kept: set[int]) -> list[int]:
+        """Return places of rows, those first that lose least by computing their KV again per block it frees."""
+        rows, columns = view.rows, view.columns
+        again_s = np.asarray(columns.cached[rows] * view.clock.prompt_token_s, np.float64)
+        loss = worth.of_delay(rows, worth.decode_s, worth.decode_s + 1.0 + again_s)
+        rate = loss / np.maximum(columns.blocks[rows], 1)
+        is_kept = np.array([slot in kept for slot in rows.tolist()], dtype=bool)
+        order: list[int] = np.lexsort((-columns.request[rows], -columns.arrival_ns[rows], rate, is_kept)).tolist()
+        return order
+
+    def _admissible(self, view: LaneView, worth: Worth, free: int) -> IntArray:
+        """Return waiting requests each of which fits by itself, beside what the running ones are about to need."""
+        waiting = view.waiting
+        if not view.max_admissions or not waiting.size:
+            return NO_SLOTS
+        if waiting.size > FIRST_CANDIDATES + LAST_CANDIDATES:
+            waiting = np.concatenate([waiting[:FIRST_CANDIDATES], waiting[-LAST_CANDIDATES:]])
+        limits = view.limits
+        need = -(-view.columns.left[waiting] // limits.block_tokens)
+        least = np.minimum(need + 1, limits.kv_blocks)
+        if view.rows.size and self.kv_foresight > 0:
+            growth = self.kv_foresight / limits.block_tokens
+            spare = free - growth * float(worth.to_go(view.rows).sum())
+            return waiting[(least <= free) & (need + growth * worth.to_go(waiting) <= spare)]
+        return waiting[least <= free]
+
+    # ------------------------------------------------------------------ prompts
+
+    def _ordered(
+        self, view: LaneView, worth: Worth, filling: Filling, streams: IntArray, prompts: IntArray, num_begun: int
+    ) -> tuple[IntArray, int]:
+        """Return places of the prompts by worth, the best first, and how many tokens of them the streams can bear."""
+        if not prompts.size:
+            return NO_SLOTS, NO_BUDGET
+        token_s = view.clock.prompt_token_s
+        left = view.columns.left[prompts]
+        has_limit = streams.size > 0 and self.uses_chunks
+        if has_limit:
+            has_limit = worth.slack_s(streams) < float(left.sum()) * token_s
+        if prompts.size == 1 and not has_limit:
+            return FIRST_PLACE, NO_BUDGET
+        work_s = np.asarray(left * token_s, np.float64)
+        soon = worth.decode_s + work_s
+        urgency = worth.of_delay(prompts, soon, soon + NEAR_S) / NEAR_S
+        due, _ = worth.due_s(prompts)
+        slack = due - soon
+        # Where nobody is about to be late, the one that is due first.
+        density = urgency / work_s + 1e-9 / (1.0 + slack - slack.min())
+        # What is begun holds its blocks until it ends.
+        order = np.lexsort((-density, np.arange(prompts.size) >= num_begun))
+        budget = NO_BUDGET
+        if has_limit:
+            bearable = worth.bearable_s(streams, work_s[order], urgency[order])
+            budget = max(self.least_chunk, int(bearable / token_s))
+        if view.is_padded and self.uses_padding:
+            order = best_rectangle(left, urgency, order)
+        return order, budget

@@ -2,21 +2,25 @@
 
 On each pipeline the new request is taken to wait for the prompt work before it and then to stream at the pace of a
 batch with one stream more. Its satisfaction follows from that; those who are there are slowed by its prompt and stream.
+Where it would gain less than it takes from others, whichever pipeline it went to, it may be rejected.
 
 Abstract of the paper: the scheduler balances load over unequal GPUs; how it is not public, the rule is ours.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slob_opt.cost.pipeline_clock import PipelineClock
+from slob_opt.errors import InputError
+from slob_opt.problem.workload import NS_PER_S
 from slob_opt.scheduling.columns import RequestColumns, State
 from slob_opt.scheduling.policy import ArrivalView, PipelineLimits
-from slob_opt.slob.urgency import Reading, stream_loss, waiting_loss
+from slob_opt.slob.urgency import Reading, lost, stream_loss, waiting_loss
 
 IntArray = NDArray[np.int64]
 
@@ -31,17 +35,39 @@ class SlobDispatcher:
         How satisfaction is measured.
     expected_output
         Output tokens a request is taken to have.
+    least_gain
+        Satisfaction, times priority, that a request must bring beyond what it takes from others; less is rejected.
+        ``None`` rejects nothing: slob's policy leaves a hopeless request waiting, which costs no other anything and
+        serves it when there is time.
+
+    Raises
+    ------
+    InputError
+        When a parameter is out of range.
     """
 
     reading: Reading = field(default_factory=Reading)
     expected_output: int = 256
+    least_gain: float | None = None
     name: str = "slob"
 
+    def __post_init__(self) -> None:
+        if self.expected_output < 1:
+            raise InputError(f"expected_output is {self.expected_output}, expected at least 1")
+        if self.least_gain is not None and not math.isfinite(self.least_gain):
+            raise InputError(f"least_gain is {self.least_gain}, expected a finite number or none")
+
     def choose(self, view: ArrivalView) -> int | None:
-        """Return the pipeline with the least expected loss; the less loaded, then the first, of equals."""
+        """Return the pipeline with the least expected loss, the less loaded, then the first, of equals.
+
+        ``None`` when the request isn't worth serving. One that fits nowhere is left to the scheduler to reject.
+        """
         losses = [self._loss(view, index) for index in range(len(view.limits))]
         order = sorted(range(len(losses)), key=lambda i: (losses[i], int(view.outstanding[i]), i))
-        return order[0]
+        best = order[0]
+        if self.least_gain is not None and losses[best] < math.inf and view.priority - losses[best] < self.least_gain:
+            return None
+        return best
 
     def _loss(self, view: ArrivalView, index: int) -> float:
         """Return the satisfaction lost by the new request and by those already there."""
@@ -51,7 +77,10 @@ class SlobDispatcher:
         columns, reading = view.columns, self.reading
         left = columns.left[members] if members.size else np.zeros(0, np.int64)
         token_s = clock.prompt_token_s
-        queued_s = float(np.maximum(left - 1, 0).sum()) * token_s
+        # Who is late is likely passed by, as slob's policy does.
+        late_s = (view.now_ns - columns.arrival_ns[members]) / NS_PER_S - reading.ttft_s
+        ahead = np.maximum(left - 1, 0) * (1 - lost(late_s, reading.scale_s))
+        queued_s = float(ahead.sum()) * token_s
         own_s = view.prompt * token_s
         waits_for_kv_s = self._kv_wait(view, members, limits, clock)
         rows = int(members.size)
@@ -61,10 +90,11 @@ class SlobDispatcher:
         late = waits_for_kv_s + queued_s + own_s + pace_s - reading.ttft_s
         length = float(min(self.expected_output, view.max_new))
         total = float(reading.total_weight(np.array(length)))
-        own = float(waiting_loss(np.array(late), reading, gain)) / total
+        each = (total - reading.first_weight) / length
+        own = float(waiting_loss(np.array(late), reading, gain, length, each)) / total
         # A pipeline slower than the reader falls behind with every token.
         slip = max(0.0, pace_s - reading.tpot_s) * length
-        own += reading.weight_floor * float(stream_loss(np.array(slip), reading.scale_s, reading.tpot_s)) / total
+        own = min(1.0, own + each * float(stream_loss(np.array(slip), reading.scale_s, reading.tpot_s)) / total)
         return view.priority * own + self._slowed(view, columns, members, own_s, pace_s, clock, limits)
 
     def _slowed(
@@ -84,7 +114,9 @@ class SlobDispatcher:
         late = before_s - due
         gain = np.maximum(reading.tpot_s - before_s, 0.1 * reading.tpot_s)
         more = prompt_s + (pace_s - before_s) * np.maximum(length - generated, 1)
-        loss = stream_loss(late + more, reading.scale_s, gain) - stream_loss(late, reading.scale_s, gain)
+        to_go = np.asarray(length - generated, np.float64)
+        after, before = (stream_loss(x, reading.scale_s, gain, to_go) for x in (late + more, late))
+        loss = after - before
         return float((weight * reading.weight_floor * loss).sum())
 
     def _kv_wait(self, view: ArrivalView, members: IntArray, limits: PipelineLimits, clock: PipelineClock) -> float:

@@ -2,8 +2,9 @@
 
 With token k due at ``d_k = arrival + ttft + (k - 1) / v``, a request whose next token comes `x` seconds late reads that
 many seconds behind. If the engine puts out a token every `tpot` seconds, faster than the reader's ``1 / v``, each later
-token is ``1 / v - tpot`` less late, so lateness x costs about ``w / g * integral_0^x (1 - phi(y)) dy`` with that gain
-g. A first token that is late costs its own weight besides. Before it is due, nothing is lost.
+token is ``1 / v - tpot = g`` less late, so n tokens lose about ``w / g * integral_{x - n g}^x (1 - phi(y)) dy``: a
+stream that can still catch up loses more with every second, one that is late beyond that has little left to lose. A
+first token that is late costs its own weight besides. Before it is due, nothing is lost.
 
 The abstract of the paper weighs the tokens of a streamed response; the formulas here are ours.
 """
@@ -51,8 +52,8 @@ class Reading:
 
 def lost(late_s: FloatArray, scale_s: float) -> FloatArray:
     """Return ``1 - phi``: the share of a token's worth that is gone at some lateness, seconds."""
-    late = np.maximum(late_s, 0.0) / scale_s
-    return np.asarray(late / (1 + late))
+    late = np.maximum(late_s, 0.0)
+    return np.asarray(late / (late + scale_s))
 
 
 def loss_rate(late_s: FloatArray, scale_s: float) -> FloatArray:
@@ -61,16 +62,40 @@ def loss_rate(late_s: FloatArray, scale_s: float) -> FloatArray:
     return np.asarray(np.where(late_s < 0, 0.0, 1 / (scale_s * (1 + np.maximum(late, 0.0)) ** 2)))
 
 
-def stream_loss(late_s: FloatArray, scale_s: float, gain_s: FloatArray | float) -> FloatArray:
-    """Return the token weights lost by a stream that reads `late_s` behind and catches up `gain_s` a token.
+def stream_loss(
+    late_s: FloatArray, scale_s: float, gain_s: FloatArray | float, tokens: FloatArray | float | None = None
+) -> FloatArray:
+    """Return the worth of tokens, each of weight 1, lost by a stream that reads `late_s` behind.
 
-    The integral of :func:`lost` from 0 to the lateness, over the gain.
+    The integral of :func:`lost` over the lateness of its tokens, each `gain_s` less than the one before, over the gain.
+
+    Parameters
+    ----------
+    tokens
+        How many are still to come; ``None`` is as many as it takes to catch up.
     """
     late = np.maximum(late_s, 0.0)
-    return np.asarray((late - scale_s * np.log1p(late / scale_s)) / gain_s)
+    area = late - scale_s * np.log1p(late / scale_s)
+    if tokens is not None:
+        last = np.maximum(late_s - tokens * gain_s, 0.0)
+        area = area - (last - scale_s * np.log1p(last / scale_s))
+    return np.asarray(area / gain_s)
 
 
-def waiting_loss(late_s: FloatArray, reading: Reading, gain_s: FloatArray | float) -> FloatArray:
-    """Return the token weights lost by a request whose first token comes `late_s` after it's due."""
-    follow = stream_loss(late_s, reading.scale_s, gain_s)
-    return np.asarray(reading.first_weight * lost(late_s, reading.scale_s) + follow)
+def waiting_loss(
+    late_s: FloatArray, reading: Reading, gain_s: FloatArray | float, tokens: FloatArray | float | None = None,
+    weight: FloatArray | float = 1.0, first_weight: FloatArray | float | None = None,
+) -> FloatArray:  # fmt: skip
+    """Return the token weights lost by a request whose next token comes `late_s` after it's due.
+
+    Parameters
+    ----------
+    tokens, weight
+        Tokens that follow, and the weight of each.
+    first_weight
+        Of the next token; ``None`` is that of a first one.
+    """
+    first = reading.first_weight if first_weight is None else first_weight
+    return np.asarray(
+        first * lost(late_s, reading.scale_s) + weight * stream_loss(late_s, reading.scale_s, gain_s, tokens)
+    )

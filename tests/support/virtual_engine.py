@@ -12,7 +12,7 @@ import numpy as np
 from slob_opt.cost.pipeline_clock import PipelineClock
 from slob_opt.cost.stage_clock import work_of_rows
 from slob_opt.problem.workload import Workload
-from slob_opt.scheduling.policy import PipelineLimits, Policy
+from slob_opt.scheduling.policy import PipelineLimits, Policy, is_clairvoyant
 from slob_opt.scheduling.records import Arrival, Launch
 from slob_opt.scheduling.scheduler import Scheduler
 
@@ -24,6 +24,7 @@ class VirtualEngine:
         self, workload: Workload, limits: PipelineLimits, clock: PipelineClock, policy: Policy, is_padded: bool = False
     ) -> None:
         self.workload, self.limits, self.clock, self.is_padded = workload, limits, clock, is_padded
+        self.policy = policy
         self.scheduler = Scheduler([limits], [clock], [policy], is_padded=is_padded)
         self.stage_free = [0] * len(clock.stages)
         self.link_free = [0] * len(clock.links)
@@ -69,9 +70,9 @@ class VirtualEngine:
 
     def arrive(self, index: int, now: int) -> None:
         w = self.workload
-        self.scheduler.submit(
-            Arrival(index, int(w.prompt_tokens[index]), int(w.max_new_tokens[index]), float(w.priority[index])), now
-        )
+        told = float(w.output_tokens[index]) if is_clairvoyant(self.policy) else None
+        prompt, max_new, priority = w.prompt_tokens[index], w.max_new_tokens[index], w.priority[index]
+        self.scheduler.submit(Arrival(index, int(prompt), int(max_new), float(priority), predicted=told), now)
 
     def travel(self, launch: Launch, now: int) -> int:
         """Return when the batch is back."""

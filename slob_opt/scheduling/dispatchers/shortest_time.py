@@ -10,15 +10,16 @@ the pace of a batch with one stream more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from slob_opt.scheduling.dispatchers.blind import able
+from slob_opt.errors import InputError
+from slob_opt.scheduling.dispatchers.blind import able, least
 from slob_opt.scheduling.policy import ArrivalView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShortestTimeDispatcher:
     """Shortest expected time to the last token, on that pipeline.
 
@@ -26,14 +27,26 @@ class ShortestTimeDispatcher:
     ----------
     expected_output
         Output tokens a request is taken to have; its `max_new_tokens` caps it.
+
+    Raises
+    ------
+    InputError
+        When that is below one token.
     """
 
     expected_output: int = 256
     name: str = "shortest-time"
+    _turn: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.expected_output < 1:
+            raise InputError(f"expected_output is {self.expected_output}, expected at least 1")
 
     def choose(self, view: ArrivalView) -> int | None:
-        """Return the pipeline with the shortest expected time, the first of equals."""
-        return min(able(view), key=lambda index: (self.expected_s(view, index), index))
+        """Return the pipeline with the shortest expected time; equals take turns."""
+        index = least(able(view), lambda i: self.expected_s(view, i), self._turn)
+        self._turn = (index + 1) % len(view.limits)
+        return index
 
     def expected_s(self, view: ArrivalView, index: int) -> float:
         """Return the expected time from now to the request's last token on a pipeline, seconds."""
@@ -46,6 +59,8 @@ class ShortestTimeDispatcher:
         cached = int(columns.cached[members].sum()) + view.prompt
         pace = clock.pace_s(size, -(-cached // lanes), lanes)
         tokens = min(self.expected_output, view.max_new)
-        # Those beyond the rows wait for as many others to end.
-        waits = max(0, rows - limits.max_rows) / limits.max_rows * tokens * pace
+        waits = 0.0
+        if rows > limits.max_rows:  # it waits until the rows have worked off what is before it
+            to_go = np.minimum(self.expected_output, columns.max_new[members]) - columns.generated[members]
+            waits = float(np.maximum(to_go, 1).sum()) / limits.max_rows * pace
         return (queued + view.prompt) * clock.prompt_token_s + waits + tokens * pace

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slob_opt.errors import InputError
 from slob_opt.scheduling.batch_plan import BatchPlan
 from slob_opt.scheduling.policies.fcfs import MANY, admissible
 from slob_opt.scheduling.policies.victims import make_room
@@ -30,6 +31,11 @@ class PrefillFirstPolicy:
     ----------
     max_prefill_tokens
         Budget of an iteration of prompts; a longer prompt runs alone.
+
+    Raises
+    ------
+    InputError
+        When the budget is below one token.
     """
 
     max_prefill_tokens: int = MAX_PREFILL_TOKENS
@@ -37,6 +43,10 @@ class PrefillFirstPolicy:
     kv_use: KvUse = KvUse.PAGED
     holds_finished: bool = False
     is_streamed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_prefill_tokens < 1:
+            raise InputError(f"max_prefill_tokens is {self.max_prefill_tokens}, expected at least 1")
 
     def decide(self, view: LaneView) -> BatchPlan | None:
         """Return prompts that fit, or else one token of each running request."""

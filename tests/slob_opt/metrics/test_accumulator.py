@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from slob_opt.errors import InputError
-from slob_opt.metrics.accumulator import MetricsAccumulator
+from slob_opt.metrics.accumulator import BUFFER, MetricsAccumulator
 from slob_opt.metrics.histogram import LogHistogram
 from slob_opt.metrics.latency import latency_figures
+from slob_opt.metrics.qoe import qoe
 from slob_opt.metrics.request_columns import Status
+from slob_opt.metrics.satisfaction import SatisfactionMeter, SatisfactionSpec
+from slob_opt.metrics.summary import summarise
+from slob_opt.metrics.window import Window
 from slob_opt.problem.workload import Workload
 
 S = 1_000_000_000
@@ -171,3 +175,56 @@ def test_a_long_array_is_entered_at_once() -> None:
     found.add_ns(np.full(100_000, S))
     assert found.count == 100_003
     assert found.quantile(0.5) == pytest.approx(1.0, rel=0.005)
+
+
+def test_without_qoe_there_is_none_to_report() -> None:
+    found = MetricsAccumulator(Workload.of("one", [0.0], [1], [2]), has_qoe=False)
+    found.add(0, Status.FINISHED, 0, np.array([S, 2 * S]))
+    assert found.columns().qoe is None
+    assert "mean_qoe" not in summarise(found.columns(), found.itl, 3.0)
+    assert found.columns().satisfaction[0] > 0.9
+
+
+def test_who_was_never_handed_over_is_counted_apart() -> None:
+    found = MetricsAccumulator(Workload.of("two", [0.0, 0.0], [1, 1], [1, 1]))
+    found.add(0, Status.FINISHED, 0, np.array([S]))
+    figures = summarise(found.columns(), found.itl, 3.0)
+    assert (figures["num_finished"], figures["num_unseen"], figures["num_requests"]) == (1, 1, 2)
+    assert figures["mean_satisfaction"] == 0.5  # what never came is worth nothing
+
+
+def test_times_between_tokens_of_a_window() -> None:
+    """Gaps of 1 s before the window and 3 s in it."""
+    workload = Workload.of("two", [0.0, 10.0], [1, 1], [3, 3])
+    found = MetricsAccumulator(workload, window=Window(5 * S, 11 * S))
+    found.add(0, Status.FINISHED, 0, np.array([S, 2 * S, 3 * S]))
+    found.add(1, Status.FINISHED, 10 * S, np.array([11 * S, 14 * S, 17 * S]))
+    assert (found.itl.count, found.itl.mean) == (2, 3.0)
+    assert np.isfinite(found.columns().ttft_s).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_working_on_many_answers_at_once_is_the_same_as_on_each(seed: int) -> None:
+    """Answers from one token to more than the buffer holds, against the formulas for one request."""
+    rng = np.random.default_rng(seed)
+    length = np.concatenate([rng.integers(1, 400, 80), [1, 2 * BUFFER]])
+    workload = Workload.of("many", np.arange(82) * 3.0, [5] * 82, length)
+    spec = SatisfactionSpec()
+    found, meter = MetricsAccumulator(workload, spec, end_ns=10**14), SatisfactionMeter(spec)
+    expected = []
+    for request, size in enumerate(length.tolist()):
+        size = size if request % 3 else max(0, size - 7)  # noqa: PLW2901 - some are cut off
+        status = Status.FINISHED if size == length[request] else Status.UNFINISHED
+        arrival = int(workload.arrival_ns[request])
+        first = rng.integers(0, 4 * S)
+        token_ns = arrival + first + np.cumsum(rng.integers(0, S // (2 + request % 9), size))
+        found.add(request, status, arrival, token_ns)
+        end = 10**14 if status is Status.UNFINISHED else int(token_ns[-1])
+        since = (token_ns - arrival) / S
+        quality = qoe(since, int(length[request]), spec.ttft_s, spec.tokens_per_s, (end - arrival) / S)
+        expected.append((meter.of(arrival, token_ns, int(length[request])), quality))
+        token_ns[:] = 0  # the accumulator keeps nothing of the caller's
+    columns = found.columns()
+    assert columns.qoe is not None
+    assert columns.satisfaction == pytest.approx(np.array([s for s, _ in expected]), rel=1e-9)
+    assert columns.qoe == pytest.approx(np.array([q for _, q in expected]), rel=1e-6, abs=1e-9)

@@ -61,16 +61,17 @@ def test_padding_waste_of_rectangles(batches: list[list[int]]) -> None:
     assert padding_waste([[stage]]) == pytest.approx(expected)
 
 
-def test_sorted_grouping_wastes_no_more_than_arrival_order() -> None:
-    """Case S11: fifty requests of 10, five of 100 and one of 1,000 tokens, mixed, in batches of 8."""
-    lengths = np.random.default_rng(0).permutation(np.array([10] * 50 + [100] * 5 + [1000]))
+@given(st.integers(0, 2**32 - 1))
+def test_sorted_grouping_wastes_no_more_than_arrival_order(seed: int) -> None:
+    """Case S11: fifty requests of 10, five of 100 and one of 1,000 tokens, mixed, in batches of 8, on any seed."""
+    lengths = np.random.default_rng(seed).permutation(np.array([10] * 50 + [100] * 5 + [1000]))
 
     def waste(order: np.ndarray) -> float:
         rows = order.reshape(-1, 8)
         computed = int((rows.max(axis=1) * 8).sum())
         return padding_waste([[StageLoad(0, None, None, computed, computed - int(order.sum()))]])
 
-    assert waste(np.sort(lengths)) < waste(lengths)
+    assert waste(np.sort(lengths)) <= waste(lengths)
 
 
 def test_two_pipelines() -> None:

@@ -25,7 +25,8 @@ VLLM = {
     "output_throughput", "total_token_throughput",
 }  # fmt: skip
 OURS = {
-    "num_requests", "num_finished", "num_unfinished", "num_rejected", "num_failed", "num_aborted", "num_without_tpot",
+    "num_requests", "num_finished", "num_unfinished", "num_rejected", "num_failed", "num_aborted", "num_unseen",
+    "num_without_tpot",
     "mean_satisfaction", "p10_satisfaction", "p1_satisfaction", "weighted_mean_satisfaction", "mean_longest_stall_s",
     "p99_longest_stall_s", "max_longest_stall_s",
 }  # fmt: skip
