@@ -21,7 +21,7 @@ from slob_opt.problem.presets import sample_preset
 from slob_opt.slob.adapter import Adapter
 from slob_opt.slob.ladder_planning import PlannedLadder, build_ladder
 
-NUM_SEEDS, QUICK_NUM_SEEDS = 5, 1
+NUM_SEEDS, QUICK_NUM_SEEDS = 3, 1
 QUICK_HOUR_S = 1200.0
 QUICK_HOURS = 4
 SOURCES = ("slob_opt", "experiments")
@@ -55,17 +55,27 @@ class AdapterCase:
         return build_ladder(cluster(self.cluster), model(self.model), traffic, longest_tokens=longest)
 
 
-QUIET, RUSH = 0.5, 12.0
-"""Offered concurrencies: semi-sparse, and about a sixth more than the lowest level carries by the cost model, half of
-what the highest does. Chosen."""
+QUIET_SHARE, RUSH_SHARE = 0.05, 1.15
+"""Offered concurrencies of quiet and busy hours over what the lowest level carries by the cost model. Chosen: where the
+lowest level carries the rush there is nothing to gain."""
+
+CASES = (
+    ("factory-7/office_chat", "factory-7", "qwen2.5-14b", "office_chat", 10.44),
+    ("lab-3/office_chat", "lab-3", "llama-3.1-8b", "office_chat", 14.0),
+    ("factory-7/doc_summary", "factory-7", "qwen2.5-14b", "doc_summary", 3.76),
+)
+"""Name, cluster, model, preset, and the offered concurrency that the lowest level of the ladder carries."""
 
 
 def adapter_cases(*, is_quick: bool) -> tuple[AdapterCase, ...]:
     """Return the cases: eight hours with two rushes of one hour; the quick study has one, with short hours."""
-    hours: tuple[float, ...] = (QUIET, RUSH, QUIET, QUIET, QUIET, RUSH, QUIET, QUIET)
-    length_s = QUICK_HOUR_S if is_quick else HOUR_S
-    hours = hours[:QUICK_HOURS] if is_quick else hours
-    return (AdapterCase("factory-7/office_chat", "factory-7", "qwen2.5-14b", Day("office_chat", hours, length_s)),)
+    found = []
+    for name, cluster_id, model_id, preset, carried in CASES:
+        quiet, rush = QUIET_SHARE * carried, RUSH_SHARE * carried
+        hours: tuple[float, ...] = (quiet, rush, quiet, quiet, quiet, rush, quiet, quiet)
+        day = Day(preset, hours[:QUICK_HOURS], QUICK_HOUR_S) if is_quick else Day(preset, hours, HOUR_S)
+        found.append(AdapterCase(name, cluster_id, model_id, day))
+    return tuple(found[:1] if is_quick else found)
 
 
 def run(options: StudyOptions) -> StudySummary:

@@ -3,13 +3,15 @@
 The offered concurrency a = rate x E[S] is estimated over a sliding window, with the lengths of requests that finished;
 requests that wait count as arrivals that have to be served within the window as well. The adapter climbs to the lowest
 level of which the load takes no more than a share, and goes down only to one on which it would take a smaller share:
-that gap, and a least time on each level, keep it from swinging.
+that gap, and a least time on each level, keep it from swinging. A rush is seen in a shorter window as well, so that it
+climbs within minutes; going down waits for the long one.
 
 The paper's abstract has the levels and the trade; thresholds, window and dwell are ours.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from slob_opt.errors import InputError
@@ -73,6 +75,8 @@ class Adapter:
         Levels.
     window_s
         Time over which arrivals are counted, seconds.
+    climb_window_s
+        A shorter time over which they are counted too: the larger rate of both counts.
     period_s
         Time between decisions, seconds.
     dwell_s
@@ -99,6 +103,7 @@ class Adapter:
 
     ladder: Ladder
     window_s: float = 600.0
+    climb_window_s: float = 180.0
     period_s: float = 60.0
     dwell_s: float = 600.0
     up_share: float = 0.7
@@ -109,6 +114,11 @@ class Adapter:
     def __post_init__(self) -> None:
         if not 0 < self.period_s <= self.window_s:
             raise InputError(f"period {self.period_s} s and window {self.window_s} s, expected 0 < period <= window")
+        if not self.period_s <= self.climb_window_s <= self.window_s:
+            raise InputError(
+                f"climb_window_s is {self.climb_window_s}, expected from the period {self.period_s} to the window"
+                f" {self.window_s}"
+            )
         if self.dwell_s < 0 or self.margin < 0:
             raise InputError(f"dwell_s {self.dwell_s} and margin {self.margin}, expected at least 0")
         if not 0 < self.down_share <= self.up_share:
@@ -127,15 +137,20 @@ class Adapter:
         lengths = self._lengths(seen)
         if lengths is None:
             return AdapterState(state.level, state.since_ns, seen)
-        arrivals = sum(one.arrivals for one in seen)
-        span_s = min(self.window_s, max(self.period_s, now.now_ns / NS_PER_S))
-        rate = (arrivals + self.margin * arrivals**0.5 + now.waiting) / span_s
+        rate = max(self._rate(seen, window_s, now) for window_s in (self.window_s, self.climb_window_s))
         concurrency = rate * self.ladder.service_s(lengths)
         wanted = self._wanted(state.level, rate, lengths)
         dwelt = state.since_ns is None or now.now_ns - state.since_ns >= round(self.dwell_s * NS_PER_S)
         if wanted == state.level or not dwelt:
             return AdapterState(state.level, state.since_ns, seen, concurrency)
         return AdapterState(wanted, now.now_ns, seen, concurrency)
+
+    def _rate(self, seen: tuple[Seen, ...], window_s: float, now: Seen) -> float:
+        """Return the requests per second of a window, with its margin and what waits."""
+        since = now.now_ns - round(window_s * NS_PER_S)
+        arrivals = sum(one.arrivals for one in seen if one.now_ns > since)
+        span_s = min(window_s, max(self.period_s, now.now_ns / NS_PER_S))
+        return (arrivals + self.margin * math.sqrt(arrivals) + now.waiting) / span_s
 
     def _lengths(self, seen: tuple[Seen, ...]) -> Lengths | None:
         """Return the mean lengths of the window, those of the ladder where nothing finished; ``None`` of nothing."""

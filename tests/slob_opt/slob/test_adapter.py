@@ -45,7 +45,7 @@ def test_one_card_carries_five_a_second_here() -> None:
 
 
 def test_it_climbs_as_far_as_the_load_asks() -> None:
-    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0)
+    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0, climb_window_s=60.0)
     # 0.7 x 5 = 3.5 a second is 210 a minute.
     levels = [state.level for state in walk(adapter, [200, 215, 430, 200])]
     # 430 a minute asks for more than 0.7 of two cards; 200 fits half of two (5 a second), not half of one.
@@ -54,34 +54,47 @@ def test_it_climbs_as_far_as_the_load_asks() -> None:
 
 
 def test_hysteresis_keeps_it_where_it_is() -> None:
-    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0)
+    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0, climb_window_s=60.0)
     # Between 0.5 and 0.7 of one card it stays on whatever level it has.
     assert [state.level for state in walk(adapter, [180, 180, 250, 180, 180, 140])] == [0, 0, 1, 1, 1, 0]
 
 
 def test_dwell_holds_for_both_directions() -> None:
-    adapter = Adapter(ladder(), margin=0.0, dwell_s=600.0, window_s=60.0)
+    adapter = Adapter(ladder(), margin=0.0, dwell_s=600.0, window_s=60.0, climb_window_s=60.0)
     levels = [state.level for state in walk(adapter, [300] + [900] * 10 + [0] * 12)]
     assert levels == [1] * 10 + [2] * 10 + [2] * 3  # nothing arrived: nothing is known, and it stays
     levels = [state.level for state in walk(adapter, [300] + [900] * 10 + [10] * 12)]
     assert levels == [1] * 10 + [2] * 10 + [0] * 3
 
 
+def test_a_rush_is_seen_within_minutes_and_its_end_later() -> None:
+    """60 a minute for ten minutes, then 300: the mean of three minutes passes 210 after two, of ten after seven."""
+    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0)
+    blind = Adapter(ladder(), margin=0.0, dwell_s=0.0, climb_window_s=600.0)
+    load = [60] * 10 + [300] * 10 + [60] * 12
+    quick, slow = ([state.level for state in walk(one, load)] for one in (adapter, blind))
+    assert (quick.index(1), slow.index(1)) == (11, 16)
+    # Both come down when the mean of ten minutes is half of what one card carries: 150 a minute.
+    assert [levels.index(0, 20) for levels in (quick, slow)] == [26, 26]
+
+
 def test_those_that_wait_count() -> None:
-    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0)
+    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0, climb_window_s=60.0)
     state = adapter.decide(adapter.start(), seen(1, 100, waiting=150))
     assert state.level == 1
 
 
 def test_longer_answers_make_the_same_rate_more() -> None:
-    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0)
+    adapter = Adapter(ladder(), margin=0.0, dwell_s=0.0, window_s=60.0, climb_window_s=60.0)
     short = adapter.decide(adapter.start(), Seen(MINUTE, 150, 15_000, 150, 7_500, 0))
     long = adapter.decide(adapter.start(), Seen(MINUTE, 150, 15_000, 150, 45_000, 0))
     assert (short.level, long.level) == (0, 2)
 
 
 def test_the_margin_is_that_of_poisson() -> None:
-    calm, wary = (Adapter(ladder(), margin=margin, dwell_s=0.0, window_s=60.0) for margin in (0.0, 1.0))
+    calm, wary = (
+        Adapter(ladder(), margin=margin, dwell_s=0.0, window_s=60.0, climb_window_s=60.0) for margin in (0.0, 1.0)
+    )
     # 200 + sqrt(200) = 214 > 210.
     assert calm.decide(calm.start(), seen(1, 200)).level == 0
     assert wary.decide(wary.start(), seen(1, 200)).level == 1
@@ -103,6 +116,8 @@ def test_levels_exist_and_dwell_holds(arrivals: list[int], dwell: float) -> None
     [
         ({"period_s": 0.0}, "period 0.0 s"),
         ({"window_s": 30.0}, "expected 0 < period <= window"),
+        ({"climb_window_s": 30.0}, "climb_window_s is 30.0, expected from the period 60.0"),
+        ({"climb_window_s": 900.0}, "to the window 600.0"),
         ({"dwell_s": -1.0}, "dwell_s -1.0"),
         ({"down_share": 0.9}, "expected 0 < down <= up"),
         ({"lowest": 3}, "lowest level is 3 of 3"),
