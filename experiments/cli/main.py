@@ -24,7 +24,7 @@ COMMANDS = {
     "validate": "Check a plan file again: memory, times, bound.",
     "catalog": "List the GPUs, models or clusters that are bundled.",
     "doctor": "Check the environment: packages, solvers, devices.",
-    "simulate": "Serve a workload in simulation, under one policy or several.",
+    "simulate": "Serve a workload in simulation and show how satisfied its clients are.",
     "workload": "Describe, convert and sample workloads: traces and presets.",
     "study": "Run a study that measures the claims of the README again.",
     "timeline": "Draw a trace file: timeline for Perfetto, Gantt chart of stages.",

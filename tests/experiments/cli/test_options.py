@@ -56,6 +56,7 @@ OUTPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "export": (("--export", "vllm"), ()),
     "suite": (("--suite", "demo"), ("--out", "x")),
     "quick": (("--quick",), ()),
+    "file": (("--file", "mine.yaml"), ()),
 }
 CHANGES = PROBLEM | SEARCH | OUTPUT
 
@@ -108,7 +109,8 @@ def test_every_option_changes_the_recorded_configuration(
     assert name in CHANGES, f"option {name} of {command} is new: say here what it changes"
     change, beside = CHANGES[name]
     if command == "study":
-        before, after = config(slob, "study", "gap", *beside), config(slob, "study", "gap", *beside, *change)
+        study = "paper" if name == "file" else "gap"
+        before, after = config(slob, "study", study, *beside), config(slob, "study", study, *beside, *change)
     elif name == "suite":
         before, after = config(slob, command, *tiny, *beside), config(slob, command, *beside, *change)
     else:
