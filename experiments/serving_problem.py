@@ -106,7 +106,8 @@ class SystemSource:
         if self.plan is None and (self.cluster is None or self.model is None):
             raise InputError("give --cluster and --model, or a --plan that carries them")
         if (self.cluster is None) != (self.model is None):
-            raise InputError("--cluster and --model belong together")
+            missing = "--cluster" if self.cluster is None else "--model"
+            raise InputError(f"--cluster and --model belong together; {missing} is missing, or leave both to the plan")
 
     def effective(self) -> dict[str, object]:
         """Return plain JSON: what was asked for."""
@@ -198,8 +199,8 @@ def policy_choices(policies: str, params: Mapping[str, Mapping[str, object]], di
     InputError
         When a name or parameter is unknown, a name stands twice, or parameters are for a policy that isn't named.
     """
-    names = [name.strip() for name in policies.split(",") if name.strip()]
-    if not names:
+    names = [name.strip() for name in policies.split(",")]
+    if not all(names):
         raise InputError(f"found {policies!r}, expected names such as orca,slob", key="--policy")
     twice = [name for name in names if names.count(name) > 1]
     if twice:

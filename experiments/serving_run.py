@@ -35,6 +35,9 @@ IntArray = NDArray[np.int64]
 GRACE_S = 600.0
 """How long after the last arrival requests are still answered, seconds; what is undelivered then is worth nothing."""
 
+LAST_NS = 1 << 62
+"""No time is later, nanoseconds: some 146 years."""
+
 ALONE_GAP_NS = 10_000 * NS_PER_S
 """Time between requests that are served alone; far more than any of them takes."""
 
@@ -293,7 +296,7 @@ def served_alone(workload: Workload, system: ServingSystem, spec: SatisfactionSp
     Each is simulated on each pipeline, long after the one before it has ended, on a ragged engine.
     """
     size = workload.num_requests
-    apart = workload.shifted(np.arange(size, dtype=np.int64) * ALONE_GAP_NS)
+    apart = workload.shifted(np.arange(size, dtype=np.int64) * min(ALONE_GAP_NS, LAST_NS // size))
     best = Alone(np.zeros(size), np.full(size, np.nan))
     for limits, clock in zip(system.limits, system.clocks, strict=True):
         metrics = MetricsAccumulator(apart, spec, has_qoe=False)

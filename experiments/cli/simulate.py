@@ -16,8 +16,9 @@ from experiments.cli import workload_options as wopt
 from experiments.cli.environment import tracking_uri
 from experiments.cli.simulate_screen import policy_table, print_rejections, print_system
 from experiments.compare_output import write_json
+from experiments.plan_output import make_folder
 from experiments.provenance import Provenance, collect
-from experiments.serving_load import offered_rate
+from experiments.serving_load import offered_rate, probe
 from experiments.serving_output import point_row, requests_csv, run_summary, write_lines
 from experiments.serving_problem import Source, SystemSource, parse_params, policy_choices, with_model_limit
 from experiments.serving_records import SCHEMA_VERSION, Simulated, simulation_records
@@ -112,6 +113,7 @@ def simulate(  # noqa: PLR0917 - Typer makes an option of each parameter
     if show_config:
         screen.print_json(config)
         return
+    make_folder(folder)
     store = None
     if output.experiment is not None:
         store = TrackingStore.open(store_location(folder, tracking_uri()), output.experiment)
@@ -122,12 +124,12 @@ def simulate(  # noqa: PLR0917 - Typer makes an option of each parameter
         seed=seed,
     )
     simulated, alone = _simulate(found, built, choices, options)
-    traces = _write_traces(folder, found, built, choices, options) if trace else []
     provenance = collect()
     summary = _json(config, found, report, built, simulated, alone, provenance)
     path = folder / "summary.json"
     write_json(path, summary)
     write_lines(folder / "requests.csv", requests_csv([item.run for item in simulated], alone))
+    traces = _write_traces(folder, found, built, choices, options) if trace else []
     trouble = _track(store, config, provenance, simulated, path)
     if format is opt.OutputFormat.JSON:
         screen.print_json(summary)
@@ -148,15 +150,16 @@ def _prepare(
     with screen.notes().status("reading the workload") as status:
         if source.trace is not None:
             source = replace(source, trace=with_model_limit(source.trace, system.model_spec()))
-        found, report = source.load(lambda rows: status.update(f"reading the workload: {rows:,} rows"))
+        said = source.preset
+        if load is None or said is None:
+            found, report = source.load(lambda rows: status.update(f"reading the workload: {rows:,} rows"))
+            status.update("planning" if system.plan is None else "reading the plan")
+            return found, report, system.build(found)[0]
         status.update("planning" if system.plan is None else "reading the plan")
-        built, _ = system.build(found)
-        if load is not None and source.preset is not None:
-            status.update("measuring requests alone")
-            said = source.preset
-            rate = offered_rate(said.preset, built, load, said.variant)
-            source = replace(source, preset=replace(said, rate_per_s=rate))
-            found, report = source.load()
+        built, _ = system.build(probe(said.preset, said.variant))
+        status.update("measuring requests alone")
+        rate = offered_rate(said.preset, built, load, said.variant)
+        found, report = replace(source, preset=replace(said, rate_per_s=rate)).load()
     return found, report, built
 
 

@@ -56,13 +56,13 @@ def largest_ratio(ratios: Sequence[Ratio]) -> Ratio | None:
 
 
 def capacity_ratios(samples: Samples) -> list[tuple[tuple[str, str, str], float]]:
-    """Return slob's capacity over Orca's by cluster, preset and engine, where the sweep holds both."""
+    """Return slob's capacity over Orca's by cluster, preset and engine, where Orca has one; 0 where slob has none."""
     ours, theirs = capacities(samples, "slob"), capacities(samples, "orca")
     found = []
     for place, mine in ours.items():
         other = theirs.get(place)
-        if mine is not None and other is not None:
-            found.append((place, mine / other))
+        if other is not None:
+            found.append((place, 0.0 if mine is None else mine / other))
     return found
 
 

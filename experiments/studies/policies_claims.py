@@ -41,9 +41,9 @@ class Contest:
 
     @property
     def is_contested(self) -> bool:
-        """Whether best and worst policy differ."""
-        best = max(self.means.values())
-        return best > 0 and min(self.means.values()) < (1 - CONTESTED) * best
+        """Whether best and worst differ among slob and its rivals; the clairvoyant yardstick doesn't count."""
+        means = [self.means[policy] for policy in ("slob", *self.rivals)]
+        return max(means) > 0 and min(means) < (1 - CONTESTED) * max(means)
 
     @property
     def best_rival(self) -> str:

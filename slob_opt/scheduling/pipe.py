@@ -229,6 +229,12 @@ class Pipe:
         else:
             self.free_blocks += blocks
 
+    def end_batch(self, lane: Lane) -> None:
+        """Give back what finished members of a batch held, once the last one has ended."""
+        if not lane.rows:
+            self.free_blocks += lane.idle_blocks
+            lane.idle_rows = lane.idle_blocks = 0
+
     def forget(self, slot: int) -> None:
         """Drop a request that is over; it must have left its lane or the queue."""
         self.give_up(slot)

@@ -159,6 +159,8 @@ class ArrivalView(NamedTuple):
         (P,) int64, requests each pipeline has taken and not finished.
     members
         For each pipeline the slots it has, running or waiting.
+    ttft_s, tpot_s
+        Targets of the new request, seconds; ``None`` where the metric's defaults hold.
     """
 
     now_ns: int
@@ -170,6 +172,8 @@ class ArrivalView(NamedTuple):
     clocks: Sequence[PipelineClock]
     outstanding: IntArray
     members: Sequence[IntArray]
+    ttft_s: float | None = None
+    tpot_s: float | None = None
 
 
 class Dispatcher(Protocol):

@@ -136,7 +136,7 @@ class Scheduler:
             now_ns, arrival.prompt, arrival.max_new, arrival.priority, self.columns,
             [pipe.limits for pipe in pipes], [pipe.clock for pipe in pipes],
             np.array([pipe.outstanding for pipe in pipes], np.int64),
-            [np.array(sorted(pipe.members), np.int64) for pipe in pipes],
+            [np.array(sorted(pipe.members), np.int64) for pipe in pipes], arrival.ttft_s, arrival.tpot_s,
         )  # fmt: skip
         chosen = self._dispatcher.choose(view)
         if chosen is None:
@@ -186,6 +186,7 @@ class Scheduler:
             pipe.leave_lane(lane, slot)
             lane.is_continuous = False
             lane.array = np.array(lane.rows, np.int64)
+            pipe.end_batch(lane)
         else:
             pipe.waiting.remove(np.array([slot]))
         pipe.forget(slot)
@@ -298,9 +299,7 @@ class Scheduler:
                 pipe.leave_lane(state, slot, is_over=True)
                 pipe.forget(slot)
             state.array = np.array(state.rows, np.int64)
-            if not state.rows and pipe.policy.holds_finished:
-                pipe.free_blocks += state.idle_blocks
-                state.idle_rows = state.idle_blocks = 0
+            pipe.end_batch(state)
         if state.steps_to_limit <= 0:
             to_limit = columns.max_new[state.array] - columns.generated[state.array]
             state.steps_to_limit = int(np.minimum.reduce(to_limit, initial=NO_LIMIT))

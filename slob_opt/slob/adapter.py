@@ -56,7 +56,7 @@ class AdapterState:
     seen
         What came within the window, the newest last.
     concurrency
-        The offered concurrency it estimated last; ``None`` before anything arrived.
+        The offered concurrency it estimated last; ``None`` before the first decision.
     """
 
     level: int
@@ -135,8 +135,6 @@ class Adapter:
         since = now.now_ns - round(self.window_s * NS_PER_S)
         seen = (*(one for one in state.seen if one.now_ns > since), now)
         lengths = self._lengths(seen)
-        if lengths is None:
-            return AdapterState(state.level, state.since_ns, seen)
         rate = max(self._rate(seen, window_s, now) for window_s in (self.window_s, self.climb_window_s))
         concurrency = rate * self.ladder.service_s(lengths)
         wanted = self._wanted(state.level, rate, lengths)
@@ -152,12 +150,10 @@ class Adapter:
         span_s = min(window_s, max(self.period_s, now.now_ns / NS_PER_S))
         return (arrivals + self.margin * math.sqrt(arrivals) + now.waiting) / span_s
 
-    def _lengths(self, seen: tuple[Seen, ...]) -> Lengths | None:
-        """Return the mean lengths of the window, those of the ladder where nothing finished; ``None`` of nothing."""
+    def _lengths(self, seen: tuple[Seen, ...]) -> Lengths:
+        """Return the mean lengths of the window, those of the ladder where nothing came or finished."""
         arrivals, finished = sum(one.arrivals for one in seen), sum(one.finished for one in seen)
-        if not arrivals:
-            return None if not finished else self.ladder.lengths
-        prompt = sum(one.prompt_tokens for one in seen) / arrivals
+        prompt = sum(one.prompt_tokens for one in seen) / arrivals if arrivals else self.ladder.lengths.prompt
         output = sum(one.output_tokens for one in seen) / finished if finished else self.ladder.lengths.output
         return Lengths(prompt, output)
 

@@ -11,10 +11,13 @@ The abstract of the paper weighs the tokens of a streamed response; the formulas
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slob_opt.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
@@ -33,6 +36,11 @@ class Reading:
         Lateness at which a token is worth half, seconds.
     first_weight, weight_floor, weight_decay
         Weights of tokens: `first_weight` for the first, then ``max(weight_floor, weight_decay ** (k - 1))``.
+
+    Raises
+    ------
+    InputError
+        When a number is out of range.
     """
 
     ttft_s: float = 1.0
@@ -42,8 +50,20 @@ class Reading:
     weight_floor: float = 0.5
     weight_decay: float = 0.98
 
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s", "scale_s", "first_weight"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} is {value}, expected a finite number above zero")
+        for name in ("weight_floor", "weight_decay"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise InputError(f"{name} is {value}, expected above 0 and at most 1")
+
     def total_weight(self, tokens: FloatArray) -> FloatArray:
         """Return the sum of weights of answers of a number of tokens, (N,)."""
+        if self.weight_decay == 1.0:
+            return np.asarray(self.first_weight + np.maximum(tokens - 1.0, 0.0))
         last_decaying = np.log(self.weight_floor) / np.log(self.weight_decay)  # tokens until the floor
         decaying = np.minimum(tokens - 1, last_decaying)
         ramp = self.weight_decay * (1 - self.weight_decay**decaying) / (1 - self.weight_decay)

@@ -67,10 +67,12 @@ def sample_preset(
     if rate_per_s is not None:
         require_positive(rate_per_s, "rate_per_s")
         factor = rate_per_s / preset.mean_rate
-    expected = factor * preset.mean_rate * duration
+    # What runs before an even load of conversations starts is drawn as well.
+    drawn_s = duration + (WARM_UP_S if is_even and preset.session is not None else 0.0)
+    expected = factor * preset.mean_rate * drawn_s
     if duration > MAX_DURATION_S or expected > MAX_REQUESTS:
         raise InputError(
-            f"{duration:g} s at {factor * preset.mean_rate:.3g} requests/s are about {expected:,.0f} requests, expected"
+            f"{drawn_s:g} s at {factor * preset.mean_rate:.3g} requests/s are about {expected:,.0f} requests, expected"
             f" at most {MAX_REQUESTS:,} and {MAX_DURATION_S:g} s"
         )
     rng = np.random.default_rng(seed)

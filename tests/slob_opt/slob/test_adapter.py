@@ -62,7 +62,7 @@ def test_hysteresis_keeps_it_where_it_is() -> None:
 def test_dwell_holds_for_both_directions() -> None:
     adapter = Adapter(ladder(), margin=0.0, dwell_s=600.0, window_s=60.0, climb_window_s=60.0)
     levels = [state.level for state in walk(adapter, [300] + [900] * 10 + [0] * 12)]
-    assert levels == [1] * 10 + [2] * 10 + [2] * 3  # nothing arrived: nothing is known, and it stays
+    assert levels == [1] * 10 + [2] * 10 + [0] * 3  # nothing arrived in the window: nothing is asked for
     levels = [state.level for state in walk(adapter, [300] + [900] * 10 + [10] * 12)]
     assert levels == [1] * 10 + [2] * 10 + [0] * 3
 
@@ -76,6 +76,14 @@ def test_a_rush_is_seen_within_minutes_and_its_end_later() -> None:
     assert (quick.index(1), slow.index(1)) == (11, 16)
     # Both come down when the mean of ten minutes is half of what one card carries: 150 a minute.
     assert [levels.index(0, 20) for levels in (quick, slow)] == [26, 26]
+
+
+def test_it_comes_down_when_nothing_arrives_any_more() -> None:
+    """All of a rush arrive and finish within the minute before it climbs: the window is empty when it may go down."""
+    adapter = Adapter(ladder(), margin=0.0)
+    levels = [state.level for state in walk(adapter, [0] * 19 + [1500] + [0] * 30)]
+    assert levels[18:21] == [0, 2, 2]
+    assert levels[-1] == 0
 
 
 def test_those_that_wait_count() -> None:
