@@ -69,7 +69,7 @@ class PipelineClock:
         self.row_bytes = model.hidden_size * model.activation_bits / 8
         self.kv_ps = tuple(stage.kv_ps for stage in self.stages)
         self._decodes: dict[int, tuple[tuple[int, ...], Hops]] = {}
-        self._prompt_token_s: float | None = None
+        self._prompt_token_s: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, model: ModelSpec, pipeline: Pipeline) -> PipelineClock:
@@ -135,11 +135,23 @@ class PipelineClock:
     @property
     def prompt_token_s(self) -> float:
         """Time of one more prompt token on the bottleneck in a batch that is bound by compute, seconds."""
+        return self._prompt_token()[0]
+
+    @property
+    def whole_prompt_token_s(self) -> float:
+        """The same on all stages together: what the streams of its own batch wait for it, seconds."""
+        return self._prompt_token()[1]
+
+    def _prompt_token(self) -> tuple[float, float]:
         if self._prompt_token_s is None:
             none = (0,) * len(self.windows)
             few, many = (
-                self.bottleneck_s(Work(tokens, 1, none, none, 0, 1))
+                self.times(Work(tokens, 1, none, none, 0, 1))
                 for tokens in (COMPUTE_BOUND_TOKENS, 2 * COMPUTE_BOUND_TOKENS)
             )
-            self._prompt_token_s = max((many - few) / COMPUTE_BOUND_TOKENS, 1e-9)
+            busiest = (max(*times.stage_ns, *times.busy_ns, 0) / 1e9 for times in (few, many))
+            first, second = busiest
+            more_s = max((second - first) / COMPUTE_BOUND_TOKENS, 1e-9)
+            whole_s = (many.total_ns - few.total_ns) / 1e9 / COMPUTE_BOUND_TOKENS
+            self._prompt_token_s = more_s, max(whole_s, more_s)
         return self._prompt_token_s

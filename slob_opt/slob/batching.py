@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from slob_opt.cost.pipeline_clock import COMPUTE_BOUND_TOKENS
 from slob_opt.errors import InputError
 from slob_opt.scheduling.batch_plan import NO_SLOTS, BatchPlan, ones
+from slob_opt.scheduling.columns import State
 from slob_opt.scheduling.policy import KvUse, LaneView
 from slob_opt.slob.filling import Filling, best_rectangle
 from slob_opt.slob.oldest import Reference, References
@@ -56,6 +57,9 @@ who aren't late yet were worth nothing, so that in overload all were served just
 
 FIRST_CANDIDATES, LAST_CANDIDATES = 128, 384
 """Waiting requests that are compared: so many of the oldest, and of the youngest."""
+
+LEAST_SHARE = 128
+"""Prompt tokens of a lane's batch at least, where several lanes share the least chunk. Chosen."""
 
 NO_BUDGET = 1 << 40
 """Tokens that no batch reaches."""
@@ -156,7 +160,8 @@ class SlobPolicy:
         left = columns.left[rows]
         is_plain = not rows.size or int(left.max()) == 1
         streams = rows if is_plain else rows[left == 1]
-        worth = Worth(view, self.reading, self.expected_output, self._decode_s(view, streams), self.uses_priority)
+        readers = readers_of(view, streams)
+        worth = Worth(view, self.reading, self.expected_output, decode_s(view, readers), self.uses_priority)
         rows, preempt, free = self._with_room(view, worth, reference, owed)
         if preempt.size:
             left = columns.left[rows]
@@ -170,7 +175,7 @@ class SlobPolicy:
             quiet = reference.quiet(columns) if reference is not None and view.waiting.size else self.max_repeats
             return BatchPlan.decode(rows, max_repeats=min(self.max_repeats, quiet)) if rows.size else None
         prompts = np.concatenate([begun, waiting]) if begun.size else waiting
-        order, budget = self._ordered(view, worth, filling, streams, prompts, begun.size)
+        order, budget = self._ordered(view, worth, filling, readers, prompts, begun.size)
         longest = 0
         if view.is_padded and order.size:
             longest = min(budget, int(columns.left[prompts[order]].max()))  # who is in the rectangle computes as much
@@ -190,14 +195,6 @@ class SlobPolicy:
             return BatchPlan(taken, tokens_of, preempt)
         slots = np.concatenate([streams, taken])
         return BatchPlan(slots, np.concatenate([ones(streams.size), tokens_of]), preempt)
-
-    def _decode_s(self, view: LaneView, streams: IntArray) -> float:
-        """Return the time of a batch of the streams alone, seconds; zero without one."""
-        if not streams.size:
-            return 0.0
-        size = int(streams.size)
-        cached = int(view.columns.cached[streams].sum()) + size
-        return view.clock.pace_s(size, cached, view.limits.num_lanes)
 
     # ------------------------------------------------------------------ blocks
 
@@ -286,16 +283,16 @@ class SlobPolicy:
     # ------------------------------------------------------------------ prompts
 
     def _ordered(
-        self, view: LaneView, worth: Worth, filling: Filling, streams: IntArray, prompts: IntArray, num_begun: int
+        self, view: LaneView, worth: Worth, filling: Filling, readers: IntArray, prompts: IntArray, num_begun: int
     ) -> tuple[IntArray, int]:
         """Return places of the prompts by worth, the best first, and how many tokens of them the streams can bear."""
         if not prompts.size:
             return NO_SLOTS, NO_BUDGET
         token_s = view.clock.prompt_token_s
         left = view.columns.left[prompts]
-        has_limit = streams.size > 0 and self.uses_chunks
+        has_limit = readers.size > 0 and self.uses_chunks
         if has_limit:
-            has_limit = worth.slack_s(streams) < float(left.sum()) * token_s
+            has_limit = worth.slack_s(readers) < float(left.sum()) * token_s
         if prompts.size == 1 and not has_limit:
             return FIRST_PLACE, NO_BUDGET
         work_s = np.asarray(left * token_s, np.float64)
@@ -309,8 +306,29 @@ class SlobPolicy:
         order = np.lexsort((-density, np.arange(prompts.size) >= num_begun))
         budget = NO_BUDGET
         if has_limit:
-            bearable = worth.bearable_s(streams, work_s[order], urgency[order])
-            budget = max(self.least_chunk, int(bearable / token_s))
+            bearable = worth.bearable_s(readers, work_s[order], urgency[order])
+            # Streams of the batch itself wait for it on every stage.
+            least = max(LEAST_SHARE, self.least_chunk // view.limits.num_lanes)
+            budget = max(least, int(bearable / view.clock.whole_prompt_token_s))
         if view.is_padded and self.uses_padding:
             order = best_rectangle(left, urgency, order)
         return order, budget
+
+
+def readers_of(view: LaneView, streams: IntArray) -> IntArray:
+    """Return the slots that a batch of this lane holds up: its streams, and with several lanes those of all."""
+    if view.limits.num_lanes == 1:
+        return streams
+    columns = view.columns
+    is_reader = (columns.state == State.RUNNING) & (columns.pipeline == view.pipeline) & (columns.left == 1)
+    return np.flatnonzero(is_reader)
+
+
+def decode_s(view: LaneView, readers: IntArray) -> float:
+    """Return the time between the tokens of all that decode, shared by the lanes, seconds; zero of nobody."""
+    if not readers.size:
+        return 0.0
+    lanes = view.limits.num_lanes
+    size = -(-int(readers.size) // lanes)
+    cached = -(-int(view.columns.cached[readers].sum()) // lanes) + size
+    return view.clock.pace_s(size, cached, lanes)
