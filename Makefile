@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 		|| { echo "slob needs Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) \
-		-c constraints.txt torch -e '.[exact,experiments,dev]'
+		-c constraints.txt torch -e '.[exact,experiments,runtime,dev]'
 	touch $@
 
 demo: setup ## compare SLoB with the exact optimum on three bundled clusters

@@ -52,6 +52,10 @@ class TrackingError(SlobError, RuntimeError):
     """The tracking store can't be reached or written; the message says what to do."""
 
 
+class EngineError(SlobError, RuntimeError):
+    """The runtime can't go on: a worker died, hangs or can't be reached; the message names it and says why."""
+
+
 class SlobWarning(UserWarning):
     """Base class of the project's warnings."""
 
