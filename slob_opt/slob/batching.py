@@ -58,6 +58,11 @@ who aren't late yet were worth nothing, so that in overload all were served just
 FIRST_CANDIDATES, LAST_CANDIDATES = 128, 384
 """Waiting requests that are compared: so many of the oldest, and of the youngest."""
 
+MOST_CHUNK = 1024
+"""Prompt tokens that a batch computes at most, so that who comes meanwhile needn't wait for the whole of a long prompt.
+Chosen: without, documents at light load on three unequal stages had a mean satisfaction of 0.961, with 512 0.985, with
+1,024 0.980, with 2,048 0.978; but at heavy load on one card 512 lost 3 %, since half as many tokens share each step."""
+
 LEAST_SHARE = 128
 """Prompt tokens of a lane's batch at least, where several lanes share the least chunk. Chosen."""
 
@@ -94,6 +99,8 @@ class SlobPolicy:
         fits now, and preempts later.
     least_chunk
         Prompt tokens that a batch may take whatever the streams lose.
+    most_chunk
+        Prompt tokens that a batch of a ragged engine takes at most, beside those that are owed.
     full_tokens
         Prompt tokens from which a batch of a ragged engine takes no further prompt.
     max_repeats
@@ -115,6 +122,7 @@ class SlobPolicy:
     expected_output: int = 256
     kv_foresight: float = 0.0
     least_chunk: int = LEAST_CHUNK
+    most_chunk: int = MOST_CHUNK
     full_tokens: int = FULL_TOKENS
     max_repeats: int = MAX_REPEATS
     reading: Reading = field(default_factory=Reading)
@@ -132,7 +140,7 @@ class SlobPolicy:
             raise InputError(f"oldest_share is {self.oldest_share}, expected from 0 to 1")
         if not 0 <= self.kv_foresight < math.inf:
             raise InputError(f"kv_foresight is {self.kv_foresight}, expected a finite number, at least 0")
-        for name in ("expected_output", "least_chunk", "full_tokens", "max_repeats"):
+        for name in ("expected_output", "least_chunk", "most_chunk", "full_tokens", "max_repeats"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.max_repeats > MAX_REPEATS:
@@ -290,11 +298,12 @@ class SlobPolicy:
             return NO_SLOTS, NO_BUDGET
         token_s = view.clock.prompt_token_s
         left = view.columns.left[prompts]
+        most = self.most_chunk if self.uses_chunks and not view.is_padded else NO_BUDGET
         has_limit = readers.size > 0 and self.uses_chunks
         if has_limit:
             has_limit = worth.slack_s(readers) < float(left.sum()) * token_s
         if prompts.size == 1 and not has_limit:
-            return FIRST_PLACE, NO_BUDGET
+            return FIRST_PLACE, most
         work_s = np.asarray(left * token_s, np.float64)
         soon = worth.decode_s + work_s
         urgency = worth.of_delay(prompts, soon, soon + NEAR_S) / NEAR_S
@@ -302,14 +311,15 @@ class SlobPolicy:
         slack = due - soon
         # Where nobody is about to be late, the one that is due first.
         density = urgency / work_s + 1e-9 / (1.0 + slack - slack.min())
-        # What is begun holds its blocks until it ends.
-        order = np.lexsort((-density, np.arange(prompts.size) >= num_begun))
-        budget = NO_BUDGET
+        # What is begun holds its blocks until it ends, so it goes first where they are scarce.
+        is_scarce = filling.free * AMPLE < view.limits.kv_blocks
+        order = np.lexsort((-density, (np.arange(prompts.size) >= num_begun) & is_scarce))
+        budget = most
         if has_limit:
             bearable = worth.bearable_s(readers, work_s[order], urgency[order])
             # Streams of the batch itself wait for it on every stage.
             least = max(LEAST_SHARE, self.least_chunk // view.limits.num_lanes)
-            budget = max(least, int(bearable / view.clock.whole_prompt_token_s))
+            budget = min(most, max(least, int(bearable / view.clock.whole_prompt_token_s)))
         if view.is_padded and self.uses_padding:
             order = best_rectangle(left, urgency, order)
         return order, budget

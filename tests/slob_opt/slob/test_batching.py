@@ -13,7 +13,7 @@ from slob_opt.scheduling.policies.fcfs import OrcaPolicy
 from slob_opt.scheduling.policy import LaneView, PipelineLimits
 from slob_opt.scheduling.records import Arrival
 from slob_opt.simulation.delivery import End
-from slob_opt.slob.batching import LEAST_CHUNK, MAX_REPEATS, SlobPolicy
+from slob_opt.slob.batching import LEAST_CHUNK, MAX_REPEATS, MOST_CHUNK, SlobPolicy
 
 TIGHT = PipelineLimits(1, 16, 260, 16, 512)
 VARIANTS = {
@@ -123,6 +123,24 @@ def test_the_shorter_of_two_late_prompts_comes_first() -> None:
 
 def test_a_full_batch_takes_no_more() -> None:
     assert list(tokens_of(waiting_for([300, 300, 300]), NO_SHARE)) == [0, 1]
+
+
+def test_a_long_prompt_is_cut_so_that_others_may_come_between() -> None:
+    assert tokens_of(waiting_for([3000]), NO_SHARE) == {0: MOST_CHUNK}
+    assert tokens_of(waiting_for([3000]), SlobPolicy(oldest_share=0.0, most_chunk=300)) == {0: 300}
+    assert tokens_of(waiting_for([3000]), SlobPolicy(oldest_share=0.0, uses_chunks=False)) == {0: 3000}
+    assert tokens_of(waiting_for([3000], is_padded=True), NO_SHARE) == {0: 3000}
+
+
+@pytest.mark.parametrize(("free_blocks", "first"), [(390, 1), (45, 0)])
+def test_a_begun_prompt_goes_first_only_where_blocks_are_scarce(free_blocks: int, first: int) -> None:
+    # Of 400 blocks; the begun one has 2,900 tokens to go, the new one 100.
+    view = waiting_for([3000, 100], now_ns=500_000_000)
+    columns, (begun, new) = view.columns, view.waiting.tolist()
+    for name, value in (("cached", 100), ("left", 2900), ("blocks", 7), ("state", 3), ("place", 0)):
+        columns.arrays[name][begun] = value
+    view = view._replace(rows=np.array([begun]), waiting=np.array([new]), free_blocks=free_blocks)
+    assert next(iter(tokens_of(view, NO_SHARE))) == first
 
 
 def test_a_priority_of_three_outweighs_twice_the_length() -> None:
