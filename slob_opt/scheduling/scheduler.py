@@ -17,8 +17,9 @@ from slob_opt.scheduling.batch_plan import NO_SLOTS, TRUES, BatchPlan, DecisionL
 from slob_opt.scheduling.columns import RequestColumns, State
 from slob_opt.scheduling.launching import launch_of
 from slob_opt.scheduling.pipe import FEW, NO_LIMIT, Lane, Pipe
-from slob_opt.scheduling.policy import ArrivalView, Dispatcher, KvUse, LaneView, PipelineLimits, Policy
+from slob_opt.scheduling.policy import Dispatcher, KvUse, LaneView, PipelineLimits, Policy
 from slob_opt.scheduling.records import Arrival, Launch, Submitted
+from slob_opt.scheduling.routing import Routing, misfit
 from slob_opt.scheduling.waiting import WaitingQueue
 
 IntArray = NDArray[np.int64]
@@ -66,23 +67,17 @@ class Scheduler:
         self.log = DecisionLog(is_kept=keeps_log)
         self.is_padded = is_padded
         self.limits, self.clocks = tuple(limits), tuple(clocks)
-        self._dispatcher = dispatcher
-        self._open = list(range(len(limits)))
         self._pipes = [
-            Pipe(
-                index,
-                self.columns,
-                is_padded,
-                limit,
-                clock,
-                policy,
-                [Lane() for _ in range(limit.num_lanes)],
-                WaitingQueue(),
-                limit.kv_blocks,
-                is_paged=policy.kv_use is KvUse.PAGED,
-            )
+            self._pipe(index, limit, clock, policy)
             for index, (limit, clock, policy) in enumerate(zip(limits, clocks, policies, strict=True))
         ]
+        self._routing = Routing(self._pipes, dispatcher, self.columns)
+
+    def _pipe(self, index: int, limits: PipelineLimits, clock: PipelineClock, policy: Policy) -> Pipe:
+        return Pipe(
+            index, self.columns, self.is_padded, limits, clock, policy, [Lane() for _ in range(limits.num_lanes)],
+            WaitingQueue(), limits.kv_blocks, is_paged=policy.kv_use is KvUse.PAGED,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ arrivals and departures
 
@@ -93,12 +88,13 @@ class Scheduler:
                 f"request {arrival.request} has {arrival.prompt} prompt tokens, max_new_tokens {arrival.max_new} and"
                 f" priority {arrival.priority}, expected at least 1, 1 and above 0"
             )
-        chosen = self._choose(arrival, now_ns)
-        if chosen is None:
-            return Submitted(None, None, "the dispatcher rejected it: no pipeline would serve it in time")
-        index = chosen
+        index = self._routing.choose(arrival, now_ns)
+        if index is None:
+            is_open = bool(self._routing.open)
+            why = "the dispatcher rejected it: no pipeline would serve it in time" if is_open else "no pipeline is open"
+            return Submitted(None, None, why)
         pipe = self._pipes[index]
-        reason = self._misfit(arrival, pipe)
+        reason = misfit(arrival, pipe)
         if reason:
             return Submitted(None, None, reason)
         slot = self.columns.enter(arrival, now_ns, index)
@@ -107,43 +103,6 @@ class Scheduler:
         pipe.outstanding += 1
         pipe.epoch += 1
         return Submitted(slot, index)
-
-    def _misfit(self, arrival: Arrival, pipe: Pipe) -> str:
-        """Why a request can never be served here; empty when it can."""
-        limits = pipe.limits
-        longest = arrival.prompt + arrival.max_new
-        if limits.max_tokens is not None and longest > limits.max_tokens:
-            return (
-                f"prompt of {arrival.prompt} and max_new_tokens of {arrival.max_new} make {longest} tokens, the model"
-                f" takes {limits.max_tokens}"
-            )
-        need = limits.blocks_of(longest)
-        if need > limits.kv_blocks:
-            return (
-                f"{longest} tokens need {need} KV blocks of {limits.block_tokens} tokens, the pipeline has"
-                f" {limits.kv_blocks}"
-            )
-        return ""
-
-    def _choose(self, arrival: Arrival, now_ns: int) -> int | None:
-        """Return the pipeline of a request among the open ones; ``None`` when the dispatcher wants it on none."""
-        taking = self._open
-        if self._dispatcher is None:
-            return taking[0]
-        self.settle()
-        pipes = [self._pipes[index] for index in taking]
-        view = ArrivalView(
-            now_ns, arrival.prompt, arrival.max_new, arrival.priority, self.columns,
-            [pipe.limits for pipe in pipes], [pipe.clock for pipe in pipes],
-            np.array([pipe.outstanding for pipe in pipes], np.int64),
-            [np.array(sorted(pipe.members), np.int64) for pipe in pipes], arrival.ttft_s, arrival.tpot_s,
-        )  # fmt: skip
-        chosen = self._dispatcher.choose(view)
-        if chosen is None:
-            return None
-        if not 0 <= chosen < len(taking):
-            raise PolicyError(f"the dispatcher chose pipeline {chosen} of {len(taking)}")
-        return taking[chosen]
 
     def set_open(self, pipeline: int, *, is_open: bool, now_ns: int) -> list[int]:
         """Let a pipeline take new requests or not; return the pipelines that others' waiting requests went to.
@@ -156,24 +115,43 @@ class Scheduler:
         PolicyError
             When no pipeline stays open.
         """
-        if is_open:
-            self._open = sorted({*self._open, pipeline})
-            return []
-        self._open = [index for index in self._open if index != pipeline]
-        if not self._open:
-            raise PolicyError(f"pipeline {pipeline} closes, and no other is open")
+        self._routing.set_open(pipeline, is_open=is_open)
+        return [] if is_open else self._routing.move_waiting(pipeline, now_ns)
+
+    def lose(self, pipeline: int, now_ns: int) -> list[int]:
+        """Close a pipeline whose stages are gone; return the pipelines that its requests went to.
+
+        Batches in flight there count as never started. Requests go on elsewhere by computing prompt and delivered
+        tokens again; those that fit no open pipeline keep waiting here, for :meth:`rescue`.
+        """
+        self._routing.lose(pipeline)
+        return self._routing.move_waiting(pipeline, now_ns)
+
+    def add_pipeline(self, limits: PipelineLimits, clock: PipelineClock, policy: Policy) -> int:
+        """Return the number of one more pipeline, which is open at once."""
+        index = len(self._pipes)
+        self.limits, self.clocks = (*self.limits, limits), (*self.clocks, clock)
+        self._pipes.append(self._pipe(index, limits, clock, policy))
+        self._routing.set_open(index, is_open=True)
+        return index
+
+    def rescue(self, now_ns: int) -> list[int]:
+        """Send requests that wait at pipelines that aren't open to open ones, where they fit; return which got some."""
         touched: set[int] = set()
-        old, columns = self._pipes[pipeline], self.columns
-        for slot in old.waiting.slots.tolist():
-            arrival = columns.arrival_of(slot)
-            index = self._choose(arrival, now_ns)
-            if index is None or self._misfit(arrival, self._pipes[index]):
-                continue
-            old.waiting.remove(np.array([slot]))
-            old.give_up(slot)
-            self._pipes[index].take(slot)
-            touched.add(index)
+        for pipe in self._pipes:
+            if pipe.index not in self._routing.open and len(pipe.waiting):
+                touched.update(self._routing.move_waiting(pipe.index, now_ns))
         return sorted(touched)
+
+    @property
+    def open_pipelines(self) -> tuple[int, ...]:
+        """Pipelines that take requests."""
+        return tuple(self._routing.open)
+
+    def waiting_at(self, pipeline: int) -> list[int]:
+        """Return the slots that wait for a pipeline, in order."""
+        found: list[int] = self._pipes[pipeline].waiting.slots.tolist()
+        return found
 
     def abort(self, slot: int) -> None:
         """Drop a request that its client gave up, and free its blocks at once; not while it's in a batch in flight."""
