@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from experiments.registry import nearest
 from slob_opt.errors import InputError
+from slob_opt.problem.device import OMIT_DEFAULT
 
 T = TypeVar("T")
 
@@ -33,7 +34,11 @@ def encode(value: object) -> Any:
     [{'bytes_per_s': 1000000000.0, 'latency_s': 0.001, 'repeat': 2}]
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
+        return {
+            item.name: encode(getattr(value, item.name))
+            for item in fields(value)
+            if not (item.metadata.get(OMIT_DEFAULT) and getattr(value, item.name) == item.default)
+        }
     if isinstance(value, tuple):
         return _encode_tuple(value)
     if isinstance(value, Mapping):  # keys are pairs of names
@@ -142,7 +147,7 @@ def _decode_dataclass(kind: Any, data: object, key: str) -> Any:
             raise InputError(f"unknown key{nearest(str(name), names)}", key=f"{prefix}{name}")
     hints = _hints(kind)
     given = {name: _decode(hints[name], data[name], f"{prefix}{name}") for name in names if name in data}
-    missing = [name for name in names if name not in given]
+    missing = [item.name for item in fields(kind) if item.name not in given and not item.metadata.get(OMIT_DEFAULT)]
     if missing:
         raise InputError("the key is missing", key=f"{prefix}{missing[0]}")
     try:

@@ -181,7 +181,9 @@ def kv_blocks(
     for stage in pipeline.stages:
         unit = kv_unit_bytes(model, stage, options.block_tokens)
         for card in stage.cards:
-            room = int(cluster.devices[card].memory_bytes * options.memory_utilization) - options.framework_bytes
+            device = cluster.devices[card]
+            room = int(device.memory_bytes * options.memory_utilization)
+            room -= memory.framework_bytes(device, options.framework_bytes)
             mine = [other for other in held if card in other.cards]
             room -= sum(fixed_bytes(model, other, options.max_rows) for other in mine)
             room -= max(memory.activation_bytes(model, ACTIVATION_TOKENS, len(other.cards)) for other in mine)

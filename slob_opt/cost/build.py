@@ -38,7 +38,7 @@ class CostOptions:
     memory_utilization
         Share of a card's memory that may be used.
     framework_bytes
-        Bytes a card that the framework takes whatever the stage.
+        Bytes a card that the framework takes whatever the stage; a card with a measured profile has its own.
     kv_mode
         ``"safe"`` or ``"tight"``, see :data:`slob_opt.cost.memory.KV_MODES`.
     block_tokens
@@ -149,7 +149,7 @@ def build_table(
         device_class=groups.class_of,
         class_names=groups.class_names,
         batch_sizes=rows,
-        fixed_s=quantise(np.array([[g.device.profile.step_overhead_s for g in groups.classes] for _ in shapes])),
+        fixed_s=quantise(np.array([[roofline.step_s(g) for g in groups.classes] for _ in shapes])),
         layer_s=quantise(layer_s)[:, :, layer_index],
         embed_s=quantise(np.array([[roofline.embedding_s(g, model, s) for g in groups.classes] for s in shapes])),
         head_s=quantise(np.array([[roofline.head_s(g, model, s) for g in groups.classes] for s in shapes])),
@@ -184,10 +184,14 @@ def _class_bytes(
     """Bytes a card by part: (C,), (C, distinct layers) or (R, C)."""
     distinct = list(dict.fromkeys(model.layers))
     degrees = [g.degree for g in groups.classes]
+    framework = [memory.framework_bytes(g.device, options.framework_bytes) for g in groups.classes]
     parts: dict[str, list[int] | list[list[int]]] = {
         "capacity": [int(g.device.memory_bytes * options.memory_utilization) for g in groups.classes],
         "workspace": [
-            [options.framework_bytes + memory.activation_bytes(model, s.computed_tokens, d) for d in degrees]
+            [
+                own + memory.activation_bytes(model, s.computed_tokens, d)
+                for own, d in zip(framework, degrees, strict=True)
+            ]
             for s in shapes
         ],
         "weights": [[memory.weight_bytes(model, layer, d) for layer in distinct] for d in degrees],

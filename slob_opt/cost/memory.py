@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from slob_opt.errors import InputError
+from slob_opt.problem.device import Device
 from slob_opt.problem.model import LayerSpec, ModelSpec
 
 KV_MODES = ("safe", "tight")
@@ -34,6 +35,11 @@ def _to_bytes(elements: int, bits: float) -> int:
     """Return the bytes of packed elements, rounded up; exact for any bits a float can hold."""
     size = elements * Fraction(bits) / 8
     return _ceil_div(size.numerator, size.denominator)
+
+
+def framework_bytes(device: Device, usual_bytes: int) -> int:
+    """Return the bytes that the framework takes on a card: as measured with its profile, else the usual ones."""
+    return usual_bytes if device.measured is None else device.measured.framework_bytes
 
 
 def shard_params(model: ModelSpec, layer: LayerSpec, degree: int = 1) -> tuple[int, int, int]:

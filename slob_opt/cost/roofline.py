@@ -8,12 +8,15 @@ References
 ----------
 Williams, Waterman & Patterson (2009), "Roofline: an insightful visual performance model for multicore architectures",
 CACM 52(4). Deviation: a p-norm instead of the maximum, because measured kernels round off the ridge.
+
+A device with a measured profile takes all of these times from it, see :mod:`slob_opt.cost.profiled`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slob_opt.cost import profiled
 from slob_opt.cost.batch import BatchShape
 from slob_opt.cost.memory import head_weight_bytes, kv_bytes, shard_params, weight_bytes
 from slob_opt.errors import InputError
@@ -45,6 +48,11 @@ class CardGroup:
     def __post_init__(self) -> None:
         if self.degree < 1 or (self.degree > 1 and self.link is None):
             raise InputError(f"a group of {self.degree} cards needs at least one card, and a link between several")
+        if self.degree > 1 and self.device.measured is not None:
+            raise InputError(
+                f"a tensor-parallel group of {self.degree} cards with measured times: they are of one card, so expected"
+                " tensor-parallel degree 1"
+            )
 
 
 def gemm_s(device: Device, flops: float, num_bytes: float) -> float:
@@ -111,12 +119,16 @@ def _projections_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, tokens:
 
 def decode_attention_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, kv_tokens: int) -> float:
     """Return the time that decode attention reads `kv_tokens` cached tokens of a layer, seconds, without its start."""
+    if group.device.measured is not None:
+        return profiled.decode_attention_s(group.device.measured, model, kv_tokens)
     read = kv_bytes(model, layer, kv_tokens, group.degree)
     return read / (group.device.profile.attn_mem_eff * group.device.bytes_per_s)
 
 
 def prefill_attention_s(group: CardGroup, layer: LayerSpec, pairs: int) -> float:
     """Return the time of a number of (query, key) pairs of prefill attention, seconds, without its start."""
+    if group.device.measured is not None:
+        return profiled.prefill_attention_s(group.device.measured, pairs)
     # scores and values: 2 FLOP each for every pair and element of a head
     flops = 4.0 * pairs * layer.num_heads * layer.head_dim / group.degree
     return flops / (group.device.profile.attn_compute_eff * group.device.peak_flops)
@@ -134,7 +146,9 @@ def _attention_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, shape: Ba
 
 
 def modelled_layer_s(group: CardGroup, model: ModelSpec, layer: LayerSpec, shape: BatchShape) -> float:
-    """Return the time of one layer by the formulas, seconds, whatever was measured."""
+    """Return the time of one layer, seconds: the profile's, or that of the formulas whatever `layer_time_s` says."""
+    if group.device.measured is not None:
+        return profiled.layer_s(group.device.measured, model, layer, shape)
     tokens = shape.computed_tokens
     reduced = tokens * model.hidden_size * model.activation_bits / 8
     return (
@@ -180,6 +194,8 @@ def correction(device: Device, model: ModelSpec, layer: LayerSpec, *, measured_c
 def embedding_s(group: CardGroup, model: ModelSpec, shape: BatchShape) -> float:
     """Return the time to look up an iteration's tokens on the first stage, seconds: read, write, sum over the cards."""
     device, profile = group.device, group.device.profile
+    if device.measured is not None:
+        return profiled.embedding_s(device.measured, model, shape)
     row_bytes = shape.computed_tokens * model.hidden_size * model.activation_bits / 8
     moved = 2 * row_bytes / (profile.gemm_mem_eff * device.bytes_per_s)
     return profile.gemm_t0_s + moved + all_reduce_s(group, row_bytes)
@@ -188,6 +204,8 @@ def embedding_s(group: CardGroup, model: ModelSpec, shape: BatchShape) -> float:
 def head_s(group: CardGroup, model: ModelSpec, shape: BatchShape) -> float:
     """Return the time of the output head on the last stage, seconds: one row of logits a sequence, then gathered."""
     rows, degree = shape.num_sequences, group.degree
+    if group.device.measured is not None:
+        return profiled.head_s(group.device.measured, model, shape)
     activation_bytes = model.activation_bits / 8
     logits = rows * model.vocab_size * activation_bytes
     moved = head_weight_bytes(model, degree) + rows * model.hidden_size * activation_bytes + logits / degree
@@ -196,6 +214,12 @@ def head_s(group: CardGroup, model: ModelSpec, shape: BatchShape) -> float:
         fixed = max(group.device.profile.comm_t0_s, group.link.latency_s)
         time += fixed + (degree - 1) / degree * logits / group.link.bytes_per_s
     return time
+
+
+def step_s(group: CardGroup) -> float:
+    """Return the time that each iteration of a stage takes beside its layers, embedding and head, seconds."""
+    device = group.device
+    return device.profile.step_overhead_s if device.measured is None else profiled.step_s(device.measured)
 
 
 def stage_s(
@@ -217,7 +241,7 @@ def stage_s(
     if not 0 <= first < end <= model.num_layers:
         raise InputError(f"layers [{first}, {end}) of a model with {model.num_layers} layers")
     known: dict[LayerSpec, float] = {}
-    total = group.device.profile.step_overhead_s
+    total = step_s(group)
     for layer in model.layers[first:end]:
         if layer not in known:
             known[layer] = layer_s(group, model, layer, shape, measured_context_tokens=measured_context_tokens)

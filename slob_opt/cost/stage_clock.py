@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slob_opt.cost import roofline
+from slob_opt.cost import profiled, roofline
 from slob_opt.cost.batch import BatchShape
 from slob_opt.cost.roofline import CardGroup
 from slob_opt.errors import InputError
+from slob_opt.problem.measured import MeasuredProfile
 from slob_opt.problem.model import ModelSpec
 
 IntArray = NDArray[np.int64]
@@ -94,8 +95,15 @@ class StageClock:
         ]
         self._dense: dict[int, int] = {}
         self._heads: dict[int, int] = {}
-        start_s = sum(n * factor for _, n, factor in self._layers) * group.device.profile.attn_t0_s
+        measured = group.device.measured
+        num_layers = end - first
+        if measured is None:
+            start_s = sum(n * factor for _, n, factor in self._layers) * group.device.profile.attn_t0_s
+            row_s = (0.0, 0.0)
+        else:
+            start_s, row_s = 0.0, profiled.row_s(measured)
         self.attention_ps = round(start_s * PS_PER_S)
+        self.decode_row_ps, self.chunk_row_ps = (round(num_layers * seconds * PS_PER_S) for seconds in row_s)
         slopes = [self._slopes(window) for window in self.windows]
         self.kv_ps, self.pair_ps = tuple(kv for kv, _ in slopes), tuple(pair for _, pair in slopes)
 
@@ -114,7 +122,7 @@ class StageClock:
         Above :data:`EXACT_TOKENS` it is interpolated between multiples of :data:`GRID_TOKENS`, where it is all but
         linear, so that prompts of every length don't each evaluate the roofline.
         """
-        if tokens > EXACT_TOKENS:
+        if tokens > EXACT_TOKENS and self.group.device.measured is None:
             low, rest = divmod(tokens, GRID_TOKENS)
             below = self._dense_at(low * GRID_TOKENS)
             return (
@@ -124,6 +132,8 @@ class StageClock:
 
     def _dense_at(self, tokens: int) -> int:
         known = self._dense.get(tokens)
+        if known is None and self.group.device.measured is not None:
+            known = self._dense[tokens] = self._measured_ps(self.group.device.measured, tokens)
         if known is None:
             shape = BatchShape.ragged((), ((0, tokens),))
             pairs = [shape.prefill_pairs(window) for window in self.windows]
@@ -132,11 +142,17 @@ class StageClock:
                 n * factor * roofline.modelled_layer_s(self.group, self.model, layer, shape)
                 for layer, n, factor in self._layers
             )
-            seconds += self.group.device.profile.step_overhead_s
+            seconds += roofline.step_s(self.group)
             if self.first == 0:
                 seconds += roofline.embedding_s(self.group, self.model, shape)
             known = self._dense[tokens] = round(seconds * PS_PER_S - attention)
         return known
+
+    def _measured_ps(self, profile: MeasuredProfile, tokens: int) -> int:
+        seconds = profiled.step_s(profile) + (self.end - self.first) * profiled.tokens_s(profile, self.model, tokens)
+        if self.first == 0:
+            seconds += profiled.embedding_s(profile, self.model, BatchShape.ragged((), ((0, tokens),)))
+        return round(seconds * PS_PER_S)
 
     def head_ps(self, rows: int) -> int:
         """Return the time of the head for a number of rows, ps; zero on all stages but the last."""
@@ -152,11 +168,11 @@ class StageClock:
         """Return the time of an iteration, whole picoseconds."""
         total = self.dense_ps(work.tokens) + self.head_ps(work.rows)
         if work.decodes:
-            total += self.attention_ps
+            total += self.attention_ps + self.decode_row_ps * work.decodes
             for slope, tokens in zip(self.kv_ps, work.kv_tokens, strict=True):
                 total += slope * tokens
         if work.chunks:
-            total += self.attention_ps
+            total += self.attention_ps + self.chunk_row_ps * work.chunks
             for rate, pairs in zip(self.pair_ps, work.pairs, strict=True):
                 total += int(rate * pairs)
         return total

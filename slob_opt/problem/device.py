@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slob_opt.errors import InputError
+from slob_opt.problem.measured import MeasuredProfile
+from slob_opt.problem.ranges import require_non_negative, require_positive
 
+__all__ = ["ComputeProfile", "Device", "Link", "require_non_negative", "require_positive"]
 
-def require_positive(value: float, what: str) -> None:
-    """Raise InputError unless `value` is a finite number above zero."""
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise InputError(f"{what} is {value!r}, expected a finite number above zero")
-
-
-def require_non_negative(value: float, what: str) -> None:
-    """Raise InputError unless `value` is a finite number of at least zero."""
-    if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-        raise InputError(f"{what} is {value!r}, expected a finite number of at least zero")
+OMIT_DEFAULT = "omit_default"
+"""Mark of a field that is left out of files where it has its default, so that older files and new ones are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +83,8 @@ class Device:
     layer_time_s
         Measured seconds for one token of one layer in decode at batch 1, when the type is known only by
         such a measurement; the cost model then scales linearly from it. ``None`` uses the roofline.
+    measured
+        Times measured with one model, which stand in place of the roofline; ``None`` without a measurement.
     """
 
     name: str
@@ -98,6 +94,7 @@ class Device:
     bytes_per_s: float
     profile: ComputeProfile = ComputeProfile()
     layer_time_s: float | None = None
+    measured: MeasuredProfile | None = field(default=None, metadata={OMIT_DEFAULT: True})
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -107,6 +104,8 @@ class Device:
         require_positive(self.bytes_per_s, f"bytes_per_s of device {self.name}")
         if self.layer_time_s is not None:
             require_positive(self.layer_time_s, f"layer_time_s of device {self.name}")
+        if self.layer_time_s is not None and self.measured is not None:
+            raise InputError(f"device {self.name} has a layer_time and a measured profile, expected one of them")
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,8 @@ class CardMemory:
     def room_bytes(self, card: int) -> int:
         """Return the bytes that a card has for weights and KV, whatever it computes."""
         room = int(self.cluster.devices[card].memory_bytes * self.options.memory_utilization)
-        room -= self.options.framework_bytes + memory.activation_bytes(self.model, ACTIVATION_TOKENS)
+        framework_bytes = memory.framework_bytes(self.cluster.devices[card], self.options.framework_bytes)
+        room -= framework_bytes + memory.activation_bytes(self.model, ACTIVATION_TOKENS)
         return max(0, room - memory.logits_bytes(self.model, self.max_rows))
 
     def kv_blocks(self, pipeline: Pipeline, resident: Sequence[Pipeline]) -> int:

@@ -11,6 +11,7 @@ from slob_opt.problem.files.cluster_dump import dump_cluster
 from slob_opt.problem.files.cluster_file import load_cluster
 from slob_opt.problem.files.find import find_cluster, find_model
 from slob_opt.problem.files.model_file import load_model
+from slob_opt.problem.files.profile_file import load_profile
 from slob_opt.problem.files.traffic_file import load_traffic
 
-__all__ = ["dump_cluster", "find_cluster", "find_model", "load_cluster", "load_model", "load_traffic"]
+__all__ = ["dump_cluster", "find_cluster", "find_model", "load_cluster", "load_model", "load_profile", "load_traffic"]

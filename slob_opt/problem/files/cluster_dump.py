@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,19 +14,33 @@ from slob_opt.problem.cluster import Cluster, Node
 from slob_opt.problem.device import ComputeProfile, Device, Link
 from slob_opt.problem.files.checking import SCHEMA_VERSION
 from slob_opt.problem.files.cluster_file import MEASURED_CARD_BYTES_PER_S, MEASURED_CARD_FLOPS
+from slob_opt.problem.files.profile_file import profile_data
+from slob_opt.problem.measured import MeasuredProfile
 from slob_opt.units import SpelledFloat, SpelledInt, format_bytes, format_flops, format_rate, format_seconds
 
+Profiles = Mapping[MeasuredProfile, str]
+"""Measured profiles, as they are without a slowdown, and the files that hold them."""
 
-def dump_cluster(cluster: Cluster) -> str:
+
+def dump_cluster(cluster: Cluster, profiles: Profiles | None = None) -> str:
     """Return the YAML text of a cluster; loading it gives an equal cluster.
 
     Quantities that were read from a file keep their spelling, others get the largest unit that is exact. Equal
     machines that are numbered from 0 are written once, with their count.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    profiles
+        Files of measured profiles, by names relative to where the text will lie; a profile that isn't among them is
+        written into the text.
     """
+    profiles = profiles or {}
     data: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "name": cluster.name}
     data["inter_link"] = _link(cluster.inter_link)
     data["intra_link"] = _link(cluster.intra_link)
-    data["nodes"] = _node_entries(cluster)
+    data["nodes"] = _node_entries(cluster, profiles)
     if cluster.overrides:
         data["links"] = _override_entries(cluster)
     if cluster.sources:
@@ -40,7 +55,7 @@ def _link(link: Link) -> dict[str, str]:
     return {"bandwidth": format_rate(link.bytes_per_s), "latency": format_seconds(link.latency_s)}
 
 
-def _node_entries(cluster: Cluster) -> list[dict[str, Any]]:
+def _node_entries(cluster: Cluster, profiles: Profiles) -> list[dict[str, Any]]:
     """Return one entry a run of equal nodes."""
     names = {node.name for node in cluster.nodes}
     entries: list[dict[str, Any]] = []
@@ -49,7 +64,7 @@ def _node_entries(cluster: Cluster) -> list[dict[str, Any]]:
     while at < len(cluster.nodes):
         run = _run_length(cluster.nodes, at)
         base = cluster.nodes[at].name.rpartition("-")[0]
-        entry = _node(cluster.nodes[at])
+        entry = _node(cluster.nodes[at], profiles)
         if run > 1 and base not in names | used:
             entry = {"name": base, "count": run} | {k: v for k, v in entry.items() if k != "name"}
             used.add(base)
@@ -75,8 +90,8 @@ def _renamed(node: Node, name: str) -> Node:
     return replace(node, name=name, devices=tuple(replace(d, name=f"{name}/{i}") for i, d in enumerate(node.devices)))
 
 
-def _node(node: Node) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": node.name, "gpus": _gpus(node)}
+def _node(node: Node, profiles: Profiles) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": node.name, "gpus": _gpus(node, profiles)}
     if node.tp_degrees != (1,):
         entry["tp_degrees"] = list(node.tp_degrees)
     if node.nic_bytes_per_s is not None:
@@ -88,11 +103,11 @@ def _node(node: Node) -> dict[str, Any]:
     return entry
 
 
-def _gpus(node: Node) -> dict[str, int] | list[dict[str, Any]]:
+def _gpus(node: Node, profiles: Profiles) -> dict[str, int] | list[dict[str, Any]]:
     """Return the cards as counts by type where that says it all, else as a list of runs of equal cards."""
     cards: list[dict[str, Any]] = []
     for index, device in enumerate(node.devices):
-        card = _card(device)
+        card = _card(device, profiles)
         if device.name != f"{node.name}/{index}":
             card = {"name": device.name} | card
         elif cards and {k: v for k, v in cards[-1].items() if k != "count"} == card:
@@ -105,17 +120,18 @@ def _gpus(node: Node) -> dict[str, int] | list[dict[str, Any]]:
     return cards
 
 
-def _card(device: Device) -> dict[str, Any]:
+def _card(device: Device, profiles: Profiles) -> dict[str, Any]:
     """Return what distinguishes a card from its catalogue type, or all its numbers when it has none."""
     try:
         facts = gpu(device.gpu)
     except InputError:
         facts = None
-    card: dict[str, Any] = {} if device.gpu == "custom" else {"type": device.gpu}
+    unnamed = "custom" if device.measured is None else device.measured.hardware.name
+    card: dict[str, Any] = {} if device.gpu == unnamed else {"type": device.gpu}
     is_entry = facts is not None and facts.id == device.gpu
     if facts is None or not is_entry or _is_own(device.memory_bytes, facts.usable_bytes):
         card["memory"] = format_bytes(device.memory_bytes)
-    is_timed = device.layer_time_s is not None and not is_entry
+    is_timed = (device.layer_time_s is not None or device.measured is not None) and not is_entry
     has_nominal = (device.peak_flops, device.bytes_per_s) == (MEASURED_CARD_FLOPS, MEASURED_CARD_BYTES_PER_S)
     if facts is None or not is_entry:
         if not (is_timed and has_nominal and facts is None):
@@ -130,6 +146,11 @@ def _card(device: Device) -> dict[str, Any]:
     profile = _profile(device.profile, facts.profile if facts is not None else ComputeProfile())
     if profile:
         card["profile"] = profile
+    if device.measured is not None:
+        real = replace(device.measured, slowdown=1.0)
+        card["measured"] = profiles[real] if real in profiles else profile_data(real)
+        if device.measured.slowdown != 1.0:
+            card["slowdown"] = float(device.measured.slowdown)
     return card
 
 

@@ -21,6 +21,8 @@ from slob_opt.problem.files.cluster_schema import (
 )
 from slob_opt.problem.files.documents import read_document
 from slob_opt.problem.files.link_overrides import expand_links
+from slob_opt.problem.files.profile_file import load_profile, profile_from
+from slob_opt.problem.measured import MeasuredProfile
 
 MEASURED_CARD_FLOPS, MEASURED_CARD_BYTES_PER_S = 5e13, 5e11
 """Peak and bandwidth of a card known only by its `layer_time`; their ratio shapes how batches scale from the measured
@@ -112,14 +114,15 @@ def _nodes(entry: NodeSchema, file: str, key: str) -> list[Node]:
     link = None
     if entry.intra_link is not None:
         link = _link(entry.intra_link)
-        plausibility.check_bus(link.bytes_per_s, link.latency_s, file=file, key=f"{key}.intra_link")
+        if any(card.measured is None for card in cards):  # emulated cards exchange data through the host's memory
+            plausibility.check_bus(link.bytes_per_s, link.latency_s, file=file, key=f"{key}.intra_link")
     if entry.nic is not None:
         plausibility.check_network(entry.nic, 0.0, file=file, key=f"{key}.nic")
     try:
         return [
             Node(
                 name=name,
-                devices=tuple(_devices(cards, facts, where, name)),
+                devices=tuple(_devices(cards, facts, where, name, file)),
                 intra_link=link,
                 tp_degrees=(1,) if entry.tp_degrees is None else tuple(entry.tp_degrees),
                 nic_bytes_per_s=entry.nic,
@@ -147,7 +150,7 @@ def _facts(card: CardSchema, file: str, key: str) -> GpuFacts | None:
     if card.type is None:
         if not is_complete:
             raise InputError(
-                "a card without a type needs memory and either bandwidth and flops, or layer_time", key=key
+                "a card without a type needs memory and either bandwidth and flops, layer_time or measured", key=key
             )
         return None
     try:
@@ -165,42 +168,65 @@ def _facts(card: CardSchema, file: str, key: str) -> GpuFacts | None:
 def _is_complete(card: CardSchema) -> bool:
     """Whether a card's numbers are all written out, so that its type is only a name."""
     is_timed = card.layer_time is not None or (card.bandwidth is not None and card.flops is not None)
-    return card.memory is not None and is_timed
+    return card.memory is not None and (is_timed or card.measured is not None)
 
 
 def _check_plausible(card: CardSchema, facts: GpuFacts | None, file: str, key: str) -> None:
-    if card.memory is not None:
+    if card.memory is not None and card.measured is None:  # a measured device may be emulated, and of any size
         plausibility.check_memory(card.memory, facts, file=file, key=f"{key}.memory")
     plausibility.check_card_speed(card.bandwidth, card.flops, facts, file=file, key=key)
     if card.layer_time is not None:
         plausibility.check_layer_time(card.layer_time, file=file, key=f"{key}.layer_time")
 
 
-def _devices(cards: list[CardSchema], facts: list[GpuFacts | None], where: list[str], node: str) -> list[Device]:
+def _devices(
+    cards: list[CardSchema], facts: list[GpuFacts | None], where: list[str], node: str, file: str
+) -> list[Device]:
     made: list[Device] = []
     for card, fact, key in zip(cards, facts, where, strict=True):
+        measured = _measured(card, file, key)
         for _ in range(card.count):
             name = card.name or f"{node}/{len(made)}"
             try:
-                made.append(_device(card, fact, name))
+                made.append(_device(card, fact, name, measured))
             except InputError as error:
                 raise error.located(key=key) from error
     return made
 
 
-def _device(card: CardSchema, facts: GpuFacts | None, name: str) -> Device:
+def _measured(card: CardSchema, file: str, key: str) -> MeasuredProfile | None:
+    """Return the profile that a card names or holds, slowed down as the card says."""
+    if card.measured is None:
+        if card.slowdown is not None:
+            raise InputError("a slowdown belongs to a card with a measured profile", file=file, key=f"{key}.slowdown")
+        return None
+    where = f"{key}.measured"
+    if isinstance(card.measured, dict):
+        profile = profile_from(card.measured, file=file, key=where)
+    else:
+        try:
+            profile = load_profile(Path(file).parent / card.measured)
+        except InputError as error:
+            wrong = ": ".join(part for part in (error.file, error.key) if part)
+            raise InputError(f"{wrong}: {error.message}", file=file, key=where) from error
+    return profile.scaled(1.0 if card.slowdown is None else card.slowdown)
+
+
+def _device(card: CardSchema, facts: GpuFacts | None, name: str, measured: MeasuredProfile | None) -> Device:
     flops = card.flops if card.flops is not None else facts.fp16_flops if facts else MEASURED_CARD_FLOPS
     rate = card.bandwidth if card.bandwidth is not None else facts.bytes_per_s if facts else MEASURED_CARD_BYTES_PER_S
     memory = card.memory if card.memory is not None else facts.usable_bytes if facts else 0
     profile = facts.profile if facts else ComputeProfile()
+    unnamed = "custom" if measured is None else measured.hardware.name
     return Device(
         name=name,
-        gpu=card.type or "custom" if facts is None or _is_complete(card) else facts.id,
+        gpu=card.type or unnamed if facts is None or _is_complete(card) else facts.id,
         memory_bytes=memory,
         peak_flops=flops,
         bytes_per_s=rate,
         profile=profile if card.profile is None else _profile(card.profile, profile),
         layer_time_s=card.layer_time,
+        measured=measured,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
@@ -37,8 +37,22 @@ class ProfileSchema(StrictSchema):
     source: str | None = None
 
 
+def _measured_kind(value: object) -> str:
+    return CHOICE + ("profile" if isinstance(value, dict) else "file")
+
+
+Measured = Annotated[
+    Annotated[str, Field(min_length=1), Tag(f"{CHOICE}file")] | Annotated[dict[str, Any], Tag(f"{CHOICE}profile")],
+    Discriminator(_measured_kind),
+]
+"""A profile: the name of its file, from the cluster file's folder, or its content."""
+
+
 class CardSchema(StrictSchema):
-    """One card with explicit numbers: ``{type: rtx-3090, memory: 23GiB}``."""
+    """One card with explicit numbers: ``{type: rtx-3090, memory: 23GiB}``.
+
+    A card that was calibrated names its profile's file, or holds the profile itself: ``{measured: profile.json}``.
+    """
 
     name: str | None = None
     type: str | None = None
@@ -48,6 +62,8 @@ class CardSchema(StrictSchema):
     flops: Flops | None = None
     layer_time: Seconds | None = None
     profile: ProfileSchema | None = None
+    measured: Measured | None = None
+    slowdown: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 def _gpus_kind(value: object) -> str:

@@ -142,7 +142,9 @@ class Rejecting:
 
 
 def test_a_dispatcher_may_reject_new_requests_but_not_those_that_lost_their_pipeline() -> None:
-    made = Scheduler([LIMITS, LIMITS], [CLOCK, CLOCK], [make_policy("orca", {}) for _ in range(2)], RoundRobinDispatcher())
+    made = Scheduler(
+        [LIMITS, LIMITS], [CLOCK, CLOCK], [make_policy("orca", {}) for _ in range(2)], RoundRobinDispatcher()
+    )
     made.submit(Arrival(0, 10, 5), 0)
     made._routing._dispatcher = Rejecting()
     assert made.submit(Arrival(1, 10, 5), 0).slot is None
