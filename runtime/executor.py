@@ -33,6 +33,18 @@ class Emulation:
         """Whether nothing is emulated."""
         return self.slowdown == 1.0 and self.memory_bytes is None
 
+    @property
+    def words(self) -> str:
+        """What is emulated, in words; empty when nothing is."""
+        parts = [] if self.slowdown == 1.0 else [f"{self.slowdown:g}x slower"]
+        if self.memory_bytes is not None:
+            parts.append(f"{self.memory_bytes / 2**20:.0f} MiB")
+        return ", ".join(parts)
+
+
+NOT_EMULATED = Emulation()
+"""A device as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
@@ -74,7 +86,7 @@ class WorkerSpec:
     name: str
     torch_device: str
     slices: tuple[SliceSpec, ...]
-    emulation: Emulation = Emulation()
+    emulation: Emulation = NOT_EMULATED
     host: str | None = None
     port: int = 0
 
@@ -170,6 +182,13 @@ class Executor(Protocol):
 
     def drop(self, pipeline: int) -> None:
         """Forget a pipeline that was lost: its steps, and where its other workers still live, their slices."""
+        ...
+
+    def extend(self, workers: Sequence[WorkerSpec], progress: Progress) -> Sequence[Capacity]:
+        """Load further pipelines on workers that live, or on new ones; return what each of them can hold.
+
+        Their numbers follow those that are known. Raises as :meth:`start`; what was loaded before stays.
+        """
         ...
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -149,6 +150,23 @@ class RequestRefused(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def check_request(request: GenerationRequest) -> None:
+    """Raise RequestRefused when a value of a request is out of range, whatever serves."""
+    how = request.sampling
+    if not request.prompt or request.max_new < 1 or not 0 < request.priority < math.inf:
+        raise RequestRefused(
+            "invalid",
+            f"{len(request.prompt)} prompt tokens, max_tokens {request.max_new} and priority {request.priority},"
+            " expected at least 1, at least 1 and a finite number above 0",
+        )
+    if not (0 <= how.temperature < math.inf and 0 < how.top_p <= 1 and how.top_k >= 0):
+        raise RequestRefused(
+            "invalid",
+            f"temperature {how.temperature}, top_p {how.top_p} and top_k {how.top_k}, expected at least 0,"
+            " above 0 and at most 1, and at least 0",
+        )
 
 
 @dataclass(frozen=True, slots=True)

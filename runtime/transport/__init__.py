@@ -1,0 +1,1 @@
+"""Messages between processes: a compact binary form, over local sockets or TCP."""
