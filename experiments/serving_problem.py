@@ -146,7 +146,7 @@ class SystemSource:
         InputError
             When the plan is for another cluster or model, or there is no placement.
         """
-        setup, placement = self._planned(workload) if self.plan is None else self._from_plan(self.plan)
+        setup, placement = self._planned(workload) if self.plan is None else self.from_plan(self.plan)
         name = f"{setup.cluster.name}/{setup.model.name}"
         return make_system(name, setup.cluster, setup.model, placement, self.serving), setup
 
@@ -163,7 +163,14 @@ class SystemSource:
         placement = plan_placement(setup.cluster, setup.model, setup.traffic, setup.instance.objective)
         return setup, placement
 
-    def _from_plan(self, path: Path) -> tuple[ProblemSetup, Placement]:
+    def from_plan(self, path: Path) -> tuple[ProblemSetup, Placement]:
+        """Return the problem that a plan file carries, or that was named instead, and its placement.
+
+        Raises
+        ------
+        InputError
+            When the plan is for another cluster or model, or records that there is none.
+        """
         plan, file = read_plan(path), str(path)
         setup = setup_from_plan(plan, file) if self.cluster is None else set_up(self.problem)
         own = fingerprints_of(setup)

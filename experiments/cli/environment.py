@@ -20,3 +20,22 @@ def reference_data() -> Path | None:
 def cuda_device_order() -> str | None:
     """Return CUDA_DEVICE_ORDER; ``None`` when it is unset or empty."""
     return os.environ.get("CUDA_DEVICE_ORDER") or None
+
+
+def api_key_variable() -> str | None:
+    """Return SLOB_API_KEY; ``None`` when it is unset or empty."""
+    return os.environ.get("SLOB_API_KEY") or None
+
+
+def model_cache() -> Path:
+    """Return the folder that fetched models are kept in: SLOB_MODELS, or slob/models in the user's cache folder."""
+    named = os.environ.get("SLOB_MODELS")
+    if named:
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "slob" / "models"
+
+
+def worker_token() -> str | None:
+    """Return SLOB_WORKER_TOKEN; ``None`` when it is unset or empty."""
+    return os.environ.get("SLOB_WORKER_TOKEN") or None
