@@ -83,7 +83,7 @@ class Deployment:
     chunk_tokens: int | None = 512
     block_tokens: int = 16
     num_blocks: int | None = None
-    max_step_tokens: int = 2048
+    max_step_tokens: int = 1024
     is_padded: bool = False
     deadline_s: float = 120.0
 

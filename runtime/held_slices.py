@@ -68,8 +68,8 @@ class HeldSlices:
             for key, cache in self._caches.items()
         )
         widest = max(self._models.values(), key=lambda model: model.hidden_size)
-        # Activations: a handful of copies of the residual stream and of the widest product, for all tokens of a step.
-        working = self._max_step_tokens * widest.hidden_size * 16 * widest.dtype.itemsize
+        # Activations: residual stream, and the products of a feed-forward block some four times as wide, of a whole step.
+        working = self._max_step_tokens * widest.hidden_size * 12 * widest.dtype.itemsize
         memory = room_bytes(self.device, self.emulation, already_used=weights + held)
         left = memory - weights - held - working
         found = []
