@@ -26,8 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 		-c constraints.txt torch -e '.[exact,experiments,runtime,dev]'
 	touch $@
 
-demo: setup ## compare SLoB with the exact optimum on three bundled clusters
+demo: setup ## compare SLoB with the exact optimum on three bundled clusters, then serve a real model from two devices
 	$(BIN)/slob compare --suite demo --out runs/demo
+	$(BIN)/slob demo --out runs/demo-served
 
 # One numeric thread per process: the workers share the cores already, and results must not depend on their number.
 test: setup ## run the test suite

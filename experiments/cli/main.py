@@ -29,6 +29,7 @@ COMMANDS = {
     "model": "Fetch and list models that can be served.",
     "calibrate": "Measure the devices of this machine for the cost model.",
     "worker": "Hold a stage on this machine for a server on another one.",
+    "demo": "Plan, prove and serve a real model on two emulated unequal devices.",
     "workload": "Describe, convert and sample workloads: traces and presets.",
     "study": "Run a study that measures the claims of the README again.",
     "timeline": "Draw a trace file: timeline for Perfetto, Gantt chart of stages.",

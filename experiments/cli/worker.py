@@ -23,7 +23,7 @@ def worker(
     The server names this worker in its workers file: {device: far/0, connect: "10.0.0.2:7070"}. The model's folder must
     be at the same path on both machines. What passes between them isn't encrypted: use it in a network you trust.
 
-    Example: SLOB_WORKER_TOKEN=secret slob worker --listen 0.0.0.0:7070
+    Example: slob worker --listen 0.0.0.0:7070 --token secret
     """
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:

@@ -255,6 +255,7 @@ def test_a_number_that_an_option_can_t_take_is_one_sentence(
         "workload describe": ("example",),
         "workload convert": ("example", f"--out={tmp_path / 'out.csv'}"),
         "workload sample": ("office_chat",),
+        "calibrate": ("--model", "tiny-llama"),
     }.get(command, tiny)
     answer = slob(*command.split(), *first, f"{option}={value}")
     assert (answer.code, answer.out) == (2, "")
