@@ -68,7 +68,7 @@ class HeldSlices:
             for key, cache in self._caches.items()
         )
         widest = max(self._models.values(), key=lambda model: model.hidden_size)
-        # Activations: residual stream, and the products of a feed-forward block some four times as wide, of a whole step.
+        # Activations of a whole step: residual stream, products of a feed-forward block some four times as wide.
         working = self._max_step_tokens * widest.hidden_size * 12 * widest.dtype.itemsize
         memory = room_bytes(self.device, self.emulation, already_used=weights + held)
         left = memory - weights - held - working
