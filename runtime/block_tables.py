@@ -55,7 +55,7 @@ class BlockTables:
             held.append(self._free.pop())
         while len(held) > count:
             self._free.append(held.pop())
-        return held
+        return list(held)
 
     def release(self, request: int) -> None:
         """Give back what a request has, if anything."""

@@ -96,7 +96,8 @@ KvBlocks = Annotated[
            least=1, most=10**9),
 ]  # fmt: skip
 Deadline = Annotated[
-    float, _number("--step-deadline", panel=_SERVING, text="Seconds after which a worker counts as hung.", above=0)
+    float,
+    _number("--step-deadline", panel=_SERVING, text="Seconds after which a worker counts as hung.", above=0, most=1e6),
 ]
 Replan = Annotated[
     bool, _option("--replan/--no-replan", panel=_SERVING, text="Plan anew for the devices left when one is lost.")
@@ -115,7 +116,7 @@ MaxWaiting = Annotated[
                 most=10**6),
 ]  # fmt: skip
 Drain = Annotated[
-    float, _number("--drain", panel=_SERVER, text="Seconds that running answers get after SIGTERM.", least=0)
+    float, _number("--drain", panel=_SERVER, text="Seconds that running answers get after SIGTERM.", least=0, most=1e6)
 ]
 
 
