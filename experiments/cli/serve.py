@@ -44,7 +44,7 @@ def serve(  # noqa: PLR0917 - Typer makes an option of each parameter
     drain: sopt.Drain = 30.0,
     show_config: opt.ShowConfig = False,
 ) -> None:
-    """Serve a model from the devices of a plan, with an OpenAI-compatible interface and a status page.
+    """Serve a model from the devices of a plan, with an OpenAI-compatible interface.
 
     Each device gets a worker process that holds its layers. A plan file says which; without one slob plans for
     --cluster, and without that the whole model is served from one device of this machine. SIGTERM and Ctrl-C let
