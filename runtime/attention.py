@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,29 @@ NAME = "slob_paged"
 """Of the implementation, in a model's configuration."""
 
 
+@dataclass(slots=True)
+class CurrentStep:
+    """What the attention modules of one stage compute now; not every architecture hands further arguments on to them.
+
+    Attributes
+    ----------
+    windows
+        Attention window of each layer of the model, tokens; ``None`` sees everything.
+    batch, cache
+        Of the step; ``None`` before the first one.
+    """
+
+    windows: tuple[int | None, ...]
+    batch: PackedBatch | None = None
+    cache: KvCache | None = None
+
+
 def register() -> None:
     """Make the implementation known to transformers; may be called again."""
     AttentionInterface.register(NAME, paged_attention)
 
 
-def paged_attention(  # noqa: PLR0917 - transformers calls it so
+def paged_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -30,9 +48,6 @@ def paged_attention(  # noqa: PLR0917 - transformers calls it so
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    slob_batch: PackedBatch | None = None,
-    slob_cache: KvCache | None = None,
-    slob_windows: tuple[int | None, ...] = (),
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return (1, T, heads, head size): each row's queries over its own keys, which are stored on the way.
@@ -40,28 +55,28 @@ def paged_attention(  # noqa: PLR0917 - transformers calls it so
     Parameters
     ----------
     module
-        Attention module of a layer.
+        Attention module of a layer, with the stage's :class:`CurrentStep`.
     query, key, value
         (1, heads or key/value heads, T, head size), of the computed tokens.
     attention_mask
         Not used: who sees what follows from the batch.
-    scaling, sliding_window, softcap
+    scaling, softcap
         Of the layer.
-    slob_batch, slob_cache
-        What is computed, and where the past is.
-    slob_windows
-        Attention window of each layer of the model, which decides over `sliding_window`.
+    sliding_window
+        Not used: the step has the windows of all layers, since not every architecture hands its own on.
     """
-    assert slob_batch is not None
-    assert slob_cache is not None
+    step: CurrentStep = module.slob_step
+    batch, cache = step.batch, step.cache
+    assert batch is not None
+    assert cache is not None
     index = int(module.layer_idx)
-    window = slob_windows[index] if slob_windows else sliding_window
-    keys, values = slob_cache.layer(index)
-    keys.index_copy_(0, slob_batch.write, key[0].transpose(0, 1))  # (T, kv heads, head size)
-    values.index_copy_(0, slob_batch.write, value[0].transpose(0, 1))
+    window = step.windows[index]
+    keys, values = cache.layer(index)
+    keys.index_copy_(0, batch.write, key[0].transpose(0, 1))  # (T, kv heads, head size)
+    values.index_copy_(0, batch.write, value[0].transpose(0, 1))
     queries = query[0].transpose(0, 1)  # (T, heads, head size)
-    out = torch.empty_like(queries) if len(slob_batch.groups) > 1 else None
-    for group in slob_batch.groups:
+    out = torch.empty_like(queries) if len(batch.groups) > 1 else None
+    for group in batch.groups:
         found = _attend(group, queries, keys, values, scaling, window, softcap)
         if out is None:
             return _in_order(found, group, queries)[None], None

@@ -43,12 +43,15 @@ class StageModel:
         self.num_layers = int(config.num_hidden_layers)
         self.hidden_size, self.vocab_size = int(config.hidden_size), int(config.vocab_size)
         self._parts, self._config, self._kind = parts, config, architecture_of(config)
-        self._windows = windows_of(config)
+        self._step = attention.CurrentStep(windows_of(config))
         self.device = device
         self.dtype = next(parts.parameters()).dtype
         distinct = {id(parameter): parameter for parameter in parts.parameters()}
         self.weight_bytes = sum(one.numel() * one.element_size() for one in distinct.values())
         self._layers: list[nn.Module] = list(parts["layers"])
+        for module in parts["layers"].modules():
+            if hasattr(module, "layer_idx"):
+                module.slob_step = self._step
 
     @classmethod
     def load(
@@ -134,12 +137,8 @@ class StageModel:
                 hidden = hidden + parts["positions"](batch.positions)
         states = hidden[None]  # (1, T, hidden size)
         places = batch.positions[None]
-        shared: dict[str, Any] = {
-            "slob_batch": batch,
-            "slob_cache": cache,
-            "slob_windows": self._windows,
-            "position_ids": places,
-        }
+        self._step.batch, self._step.cache = batch, cache
+        shared: dict[str, Any] = {"position_ids": places}
         tables = self._rotary(states, places)
         for index, layer in enumerate(self._layers, self.first):
             if tables:
