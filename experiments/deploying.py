@@ -18,6 +18,7 @@ from runtime.deployment import Deployment, WorkerPlace
 from runtime.engine import Engine
 from runtime.engine_report import EngineOptions, Recorder
 from runtime.executor import Emulation, Executor
+from runtime.hardware import check_hardware, find_hardware
 from runtime.text import TextCodec
 from slob_opt.cost.build import build_table
 from slob_opt.errors import InputError
@@ -249,6 +250,20 @@ def _places(options: ServeOptions, cluster: Cluster) -> dict[str, WorkerPlace]:
             where = "--on" if options.workers is None or name in options.devices else str(options.workers)
             raise InputError(f"found device {name!r}{nearest(name, sorted(names))}", key=where)
     return places
+
+
+def check_profiles(deployment: Deployment) -> None:
+    """Raise InputError when a device of the plan was measured on other hardware than it runs on here."""
+    cards = {card for pipeline in deployment.placement.pipelines for card in pipeline.cards}
+    for card in sorted(cards):
+        device = deployment.cluster.devices[card]
+        place = deployment.place(device.name)
+        if device.measured is not None and place.host is None:
+            found = find_hardware(place.torch_device, threads=device.measured.hardware.threads)
+            try:
+                check_hardware(device.measured, found)
+            except InputError as error:
+                raise error.located(key=device.name) from error
 
 
 def engine_of(

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from runtime.executor import Emulation, ExecutorSpec, SliceSpec, WorkerSpec
-from runtime.steps import RowLogprobs, RowSampling, StepInput, StepOutput
+from runtime.steps import IntArray, RowLogprobs, RowSampling, StageFree, StepInput, StepOutput
 from runtime.transport.frames import Frame
+from slob_opt.errors import EngineError
 
 
 class Kind(IntEnum):
@@ -78,7 +80,9 @@ def slices_of(frame: Frame) -> list[SliceSpec]:
     return [SliceSpec(**piece) for piece in frame.values["slices"]]
 
 
-_ARRAYS = ("tokens", "lengths", "cached", "num_blocks", "table", "emits")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_FIXED = 12  # pipeline, lane, step, stage, is padded, B, E, T, entries of the table, spans, dtype, hidden size
+_PER_ROW, _PER_DRAW = 4, 4
 
 
 def step_frame(
@@ -86,6 +90,9 @@ def step_frame(
     spans: tuple[tuple[int, int], ...] = (),
 ) -> Frame:  # fmt: skip
     """Return a step on its way to a stage, with what the stages before made of it.
+
+    Everything but hidden states is in one array of int64 and one of float64: a frame with an array for each field takes
+    several times as long to write and to read.
 
     Parameters
     ----------
@@ -97,66 +104,146 @@ def step_frame(
         (T, hidden size), on any device.
     spans
         When each stage before began and ended it.
+
+    Raises
+    ------
+    EngineError
+        When the step's arrays contradict each other.
     """
-    values: dict[str, Any] = {
-        "pipeline": step.pipeline,
-        "lane": step.lane,
-        "step": step.step,
-        "stage": stage,
-        "padded": step.is_padded,
-        "spans": spans,
-        "sampling": [
-            [row.temperature, row.top_p, row.top_k, row.seed, row.position, row.num_logprobs] for row in step.sampling
+    num_rows = step.lengths.size
+    if not num_rows == step.cached.size == step.num_blocks.size == step.emits.size:
+        raise EngineError(f"step {step.step} has {num_rows} rows, but not in all of its arrays")
+    fixed = [
+        step.pipeline, step.lane, step.step, stage, int(step.is_padded), num_rows, len(step.sampling),
+        step.tokens.size, step.table.size,
+    ]  # fmt: skip
+    draws = [(row.top_k, row.seed, row.position, -1 if row.num_logprobs is None else row.num_logprobs)
+             for row in step.sampling]  # fmt: skip
+    rest = np.concatenate(
+        [
+            step.lengths, step.cached, step.num_blocks, step.emits,
+            np.array(draws, np.int64).reshape(-1), step.tokens, step.table,
         ],
-    }
-    arrays: dict[str, Any] = {name: getattr(step, name) for name in _ARRAYS}
+        dtype=np.int64,
+    )  # fmt: skip
+    arrays = {"floats": np.array([(row.temperature, row.top_p) for row in step.sampling], np.float64).reshape(-1)}
+    return _with_states(kind, fixed, rest, arrays, hidden, spans)
+
+
+def passed_on(frame: Frame, stage: int, hidden: torch.Tensor, spans: tuple[tuple[int, int], ...]) -> Frame:
+    """Return what :func:`step_frame` would for the next stage, from the frame that the step came in."""
+    ints = frame.arrays["ints"]
+    fixed = ints[: _FIXED - 3].tolist()
+    fixed[3] = stage
+    rest = ints[_FIXED + 2 * int(ints[_FIXED - 3]) :]
+    return _with_states(Kind.HIDDEN, fixed, rest, {"floats": frame.arrays["floats"]}, hidden, spans)
+
+
+def _with_states(
+    kind: Kind, fixed: list[int], rest: IntArray, arrays: dict[str, Any], hidden: torch.Tensor | None,
+    spans: tuple[tuple[int, int], ...],
+) -> Frame:  # fmt: skip
+    code, width = -1, 0
     if hidden is not None:
-        values["dtype"], values["shape"] = str(hidden.dtype).removeprefix("torch."), list(hidden.shape)
+        code, width = _DTYPES.index(hidden.dtype), hidden.shape[1]
         arrays["hidden"] = hidden.detach().contiguous().cpu().view(torch.uint8).numpy().reshape(-1)
-    return Frame(kind, values, arrays)
+    head = [*fixed, len(spans), code, width, *(at for span in spans for at in span)]
+    return Frame(kind, {}, {"ints": np.concatenate([np.array(head, np.int64), rest]), **arrays})
 
 
-def step_of(frame: Frame) -> tuple[StepInput, int, torch.Tensor | None, tuple[tuple[int, int], ...]]:
-    """Return the step of a message, the stage it goes to, its hidden states and the spans so far."""
-    values, arrays = frame.values, frame.arrays
+def step_place(frame: Frame) -> tuple[int, int, int]:
+    """Return pipeline, step and stage of a step's message."""
+    pipeline, _, step, stage = frame.arrays["ints"][:4].tolist()
+    return pipeline, step, stage
+
+
+def step_of(
+    frame: Frame, *, draws: bool = True
+) -> tuple[StepInput, int, torch.Tensor | None, tuple[tuple[int, int], ...]]:
+    """Return the step of a message, the stage it goes to, its hidden states and the spans so far.
+
+    Parameters
+    ----------
+    frame
+        As :func:`step_frame` makes it.
+    draws
+        Whether `sampling` is wanted; only the last stage needs it, and an object for each row takes time.
+
+    Raises
+    ------
+    EngineError
+        When the message contradicts itself.
+    """
+    try:
+        return _step_of(frame.arrays["ints"], frame.arrays["floats"], frame.arrays.get("hidden"), draws)
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise EngineError(f"a step's message is damaged: {error}") from error
+
+
+def _step_of(
+    ints: IntArray, floats: NDArray[np.float64], states: NDArray[np.uint8] | None, wants_draws: bool
+) -> tuple[StepInput, int, torch.Tensor | None, tuple[tuple[int, int], ...]]:
+    fixed = ints[:_FIXED].tolist()
+    pipeline, lane, number, stage, padded, num_rows, num_draws, num_tokens, entries, num_spans, code, width = fixed
+    sizes = [2 * num_spans, *[num_rows] * _PER_ROW, _PER_DRAW * num_draws, num_tokens, entries]
+    if min(sizes) < 0 or _FIXED + sum(sizes) != ints.size or floats.size != 2 * num_draws:
+        raise ValueError("its sizes don't add up")
+    parts, at = [], _FIXED
+    for size in sizes:
+        parts.append(ints[at : at + size])
+        at += size
+    when, lengths, cached, num_blocks, emits, draws, tokens, table = parts
+    sampling: tuple[RowSampling, ...] = ()
+    if wants_draws:
+        sampling = tuple(
+            RowSampling(temperature, top_p, top_k, seed, position, None if num_logprobs < 0 else num_logprobs)
+            for (temperature, top_p), (top_k, seed, position, num_logprobs) in zip(
+                floats.reshape(-1, 2).tolist(), draws.reshape(-1, _PER_DRAW).tolist(), strict=True
+            )
+        )
     step = StepInput(
-        values["pipeline"], values["lane"], values["step"], arrays["tokens"], arrays["lengths"], arrays["cached"],
-        arrays["num_blocks"], arrays["table"], arrays["emits"],
-        tuple(RowSampling(*row) for row in values["sampling"]), values["padded"],
+        pipeline, lane, number, tokens, lengths, cached, num_blocks, table, emits.astype(np.bool_), sampling,
+        bool(padded),
     )  # fmt: skip
     hidden = None
-    if "hidden" in arrays:
-        raw = torch.from_numpy(arrays["hidden"])
-        hidden = raw.view(getattr(torch, values["dtype"])).view(values["shape"])
-    spans = tuple((int(start), int(end)) for start, end in values["spans"])
-    return step, int(values["stage"]), hidden, spans
+    if states is not None:
+        if not 0 <= code < len(_DTYPES):
+            raise ValueError(f"type {code} of hidden states is unknown")
+        hidden = torch.from_numpy(states).view(_DTYPES[code]).view(num_tokens, width)
+    ends = when.tolist()
+    return step, stage, hidden, tuple(zip(ends[::2], ends[1::2], strict=True))
 
 
 def output_frame(output: StepOutput) -> Frame:
     """Return what came of a step, as a message."""
-    return Frame(
-        Kind.OUTPUT,
-        {
-            "pipeline": output.pipeline,
-            "lane": output.lane,
-            "step": output.step,
-            "start_ns": output.start_ns,
-            "end_ns": output.end_ns,
-            "logprobs": [
-                None if one is None else [one.chosen, one.top_ids, one.top] for one in output.logprobs
-            ],
-        },
-        {"tokens": np.asarray(output.tokens, np.int64)},
-    )  # fmt: skip
+    spans = [at for span in zip(output.start_ns, output.end_ns, strict=True) for at in span]
+    head = [output.pipeline, output.lane, output.step, len(spans) // 2, *spans]
+    values = {}
+    if any(one is not None for one in output.logprobs):
+        values["logprobs"] = [None if one is None else [one.chosen, one.top_ids, one.top] for one in output.logprobs]
+    ints = np.concatenate([np.array(head, np.int64), np.asarray(output.tokens, np.int64)])
+    return Frame(Kind.OUTPUT, values, {"ints": ints})
 
 
 def output_of(frame: Frame) -> StepOutput:
     """Return what came of a step."""
-    values = frame.values
+    ints = frame.arrays["ints"]
+    pipeline, lane, step, num_spans = ints[:4].tolist()
+    ends = ints[4 : 4 + 2 * num_spans].tolist()
+    tokens = ints[4 + 2 * num_spans :]
     logprobs = tuple(
-        None if one is None else RowLogprobs(one[0], tuple(one[1]), tuple(one[2])) for one in values["logprobs"]
+        None if one is None else RowLogprobs(one[0], tuple(one[1]), tuple(one[2]))
+        for one in frame.values.get("logprobs", [None] * tokens.size)
     )
-    return StepOutput(
-        values["pipeline"], values["lane"], values["step"], frame.arrays["tokens"], logprobs,
-        tuple(values["start_ns"]), tuple(values["end_ns"]),
-    )  # fmt: skip
+    return StepOutput(pipeline, lane, step, tokens, logprobs, tuple(ends[::2]), tuple(ends[1::2]))
+
+
+def free_frame(pipeline: int, step: int, at_ns: int) -> Frame:
+    """Return that a pipeline's first stage may take the next step, as a message."""
+    return Frame(Kind.FREE, {}, {"ints": np.array([pipeline, step, at_ns], np.int64)})
+
+
+def free_of(frame: Frame) -> StageFree:
+    """Return which pipeline's first stage is free."""
+    pipeline, step, at_ns = frame.arrays["ints"].tolist()
+    return StageFree(pipeline, step, at_ns)

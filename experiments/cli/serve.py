@@ -116,7 +116,7 @@ def run_server(said: ServeOptions, server: ServerOptions, *, replans: bool = Tru
     InputError
         When the port is taken, the plan doesn't fit the model or the devices, or a worker fails while it loads.
     """
-    from experiments.deploying import deploying, engine_of
+    from experiments.deploying import check_profiles, deploying, engine_of
     from runtime.process_executor import ProcessExecutor
     from runtime.server import listen
     from runtime.server import serve as serve_http
@@ -130,6 +130,7 @@ def run_server(said: ServeOptions, server: ServerOptions, *, replans: bool = Tru
 
     with listen(server.host, server.port) as sock:  # a port that is taken is told before minutes of loading
         what = deploying(said)
+        check_profiles(what.deployment)
         for line in described(what):
             tell(line)
         executor = ProcessExecutor(what.deployment.executor_spec(), worker_token())
