@@ -46,9 +46,14 @@ class HeldSlices:
         """Read the weights of further slices; raises what :meth:`StageModel.load` raises."""
         for piece in slices:
             progress(f"{self.name}: loading layers {piece.first}-{piece.end - 1} of pipeline {piece.pipeline}")
-            self._models[piece.pipeline, piece.stage] = StageModel.load(
-                self._folder, piece.first, piece.end, device=str(self.device), dtype=self._dtype
-            )
+            try:
+                self._models[piece.pipeline, piece.stage] = StageModel.load(
+                    self._folder, piece.first, piece.end, device=str(self.device), dtype=self._dtype
+                )
+            except torch.OutOfMemoryError as error:
+                raise InputError(
+                    f"{self.name} has no memory for the weights of layers {piece.first}-{piece.end - 1}: {error}"
+                ) from error
 
     def weight_bytes(self, piece: SliceSpec) -> int:
         """Return the bytes of a slice's weights."""
@@ -97,6 +102,12 @@ class HeldSlices:
             self._models.pop(key)
             self._caches.pop(key, None)
         self._batch = None
+
+    def recover(self) -> None:
+        """Let go of what a step that failed has left behind; slices and their KV stay."""
+        self._batch = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def compute(self, pipeline: int, stage: int, step: StepInput, hidden: torch.Tensor | None) -> torch.Tensor:
         """Return what a slice makes of a step: hidden states, or logits from the last stage."""

@@ -14,11 +14,11 @@ import numpy as np
 
 from runtime.emulation import check_cores
 from runtime.executor import Capacity, ExecutorSpec, Progress, SliceSpec, WorkerSpec
-from runtime.steps import Event, StageFree, StepInput, WorkerLost
+from runtime.steps import Event, StepInput, WorkerLost
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError
 from runtime.worker_link import STOP_S, WorkerLink
-from runtime.worker_messages import Kind, output_of, setup_frame, slices_frame, step_frame
+from runtime.worker_messages import Kind, free_of, output_of, setup_frame, slices_frame, step_frame
 from slob_opt.errors import EngineError
 
 READY_S = 120.0
@@ -219,7 +219,8 @@ class ProcessExecutor:
                 return []  # of a pipeline that was lost meanwhile
             return [output]
         if frame.kind == Kind.FREE:
-            return [StageFree(values["pipeline"], values["step"], values["at_ns"])]
+            free = free_of(frame)
+            return [free] if free.pipeline in self._stages else []
         if frame.kind == Kind.PONG and "suspect" in values:
             self._suspects.pop(link.spec.name, None)
             return []

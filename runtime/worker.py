@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import hmac
+import logging
 import os
 import selectors
 import signal
@@ -27,21 +29,29 @@ from runtime.sampling import sample
 from runtime.steps import StepOutput
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError, Peer
+from runtime.transport.ring import Ring
 from runtime.worker_messages import (
     Kind,
     emulation_of,
     folder_of,
+    free_frame,
     output_frame,
+    passed_on,
     slices_of,
-    step_frame,
     step_of,
+    step_place,
 )
 from slob_opt.errors import EngineError, InputError, SlobError
 
 LINK_TIMEOUT_S = 20.0
 """In which another worker must connect."""
 
+TOKEN_TIMEOUT_S = 5.0
+"""In which who has connected must show the secret."""
+
 _PR_SET_PDEATHSIG = 1
+
+_log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -63,14 +73,13 @@ class Worker:
         self._local: deque[Frame] = deque()
         self._held: HeldSlices | None = None
         self._name = ""
-        self._echoes: dict[str, bytes] = {}
 
     def run(self) -> None:
         """Serve; returns when the engine is done."""
         try:
             while True:
                 while self._local:
-                    self._on_step(self._local.popleft())
+                    self._answer(self._local.popleft(), self._engine)
                 for key, _ in self._selector.select():
                     if not self._take(key.data):
                         return
@@ -81,34 +90,52 @@ class Worker:
 
     def _take(self, peer: Peer) -> bool:
         """Take one message from a peer; return whether to go on."""
+        if peer.fileno() < 0:
+            return True  # closed by a message that came just before
         try:
-            frame = peer.receive()
-        except ClosedError:
+            frame = peer.take()
+        except EngineError as error:
             if peer is self._engine:
+                if not isinstance(error, ClosedError):
+                    _log.error("the engine is left: %s", error)
                 return False
-            self._selector.unregister(peer)  # the engine tells what that means
-            peer.close()
+            self._lose_peer(peer, error)
             return True
+        if frame is None:
+            return True  # the rest is on its way
         if frame.kind == Kind.STOP:
             return False
+        self._answer(frame, peer)
+        return True
+
+    def _lose_peer(self, peer: Peer, error: EngineError) -> None:
+        """Forget a neighbour. Between processes of one machine the engine finds out by itself that one died."""
+        is_local = peer.connection.family == socket.AF_UNIX
+        self._selector.unregister(peer)
+        peer.close()
+        if not (is_local and isinstance(error, ClosedError)):
+            self._engine.send(Frame(Kind.BROKEN, {"with": peer.name, "message": str(error)}))
+
+    def _answer(self, frame: Frame, peer: Peer) -> None:
+        """Do what a message asks for; what goes wrong is told to the engine, and this worker lives on."""
+        told = None
         try:
             self._on(frame, peer)
         except ClosedError:
-            pass  # a neighbour is gone: the engine finds out by itself
-        except (SlobError, torch.OutOfMemoryError, MemoryError, RuntimeError, ValueError) as error:
-            self._fail(frame, error)
-        return True
-
-    def _fail(self, frame: Frame, error: BaseException) -> None:
-        if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        values = {
-            "pipeline": frame.values.get("pipeline"),
-            "message": str(error) or type(error).__name__,
-            "is_input": isinstance(error, ValueError) and isinstance(error, SlobError),
-            "during": int(frame.kind),
-        }
-        self._engine.send(Frame(Kind.FAILED, values))
+            pass  # a neighbour is gone, see _lose_peer; or the engine, which the next message tells
+        except Exception as error:
+            if not isinstance(error, SlobError):
+                _log.exception("%s failed", Kind(frame.kind).name)
+            told = {
+                "pipeline": step_place(frame)[0] if frame.kind in (Kind.STEP, Kind.HIDDEN) else None,
+                "message": str(error) if isinstance(error, SlobError) else f"{type(error).__name__}: {error}",
+                "is_input": isinstance(error, InputError),
+                "during": int(frame.kind),
+            }
+        if told is not None:
+            if self._held is not None:
+                self._held.recover()  # not above: there the error still holds on to the step's tensors
+            self._engine.send(Frame(Kind.FAILED, told))
 
     # ------------------------------------------------------------------ messages
 
@@ -127,8 +154,10 @@ class Worker:
         elif kind == Kind.DROP:
             self._drop(int(frame.values["pipeline"]))
         elif kind == Kind.PEER:
-            descriptor = socket.recv_fds(self._engine.connection, 1, 1)[1][0]
-            self._add_peer(frame.values["name"], socket.socket(fileno=descriptor))
+            descriptors = socket.recv_fds(self._engine.connection, 1, 3)[1]
+            rings = [Ring(descriptor) for descriptor in descriptors[1:]]
+            connection = socket.socket(fileno=descriptors[0])
+            self._add_peer(frame.values["name"], connection, (rings[0], rings[1]) if rings else None)
         elif kind == Kind.EXPECT:
             self._expect(frame.values)
         elif kind == Kind.DIAL:
@@ -177,29 +206,26 @@ class Worker:
         for key in [key for key in self._slices if key[0] == pipeline]:
             self._slices.pop(key)
             self._next.pop(key, None)
-        self._local = deque(frame for frame in self._local if frame.values["pipeline"] != pipeline)
+        self._local = deque(frame for frame in self._local if step_place(frame)[0] != pipeline)
 
     # ------------------------------------------------------------------ links to other workers
 
-    def _add_peer(self, name: str, connection: socket.socket) -> None:
+    def _add_peer(self, name: str, connection: socket.socket, rings: tuple[Ring, Ring] | None = None) -> None:
         old = self._peers.pop(name, None)
         if old is not None and old.fileno() >= 0:
             self._selector.unregister(old)
             old.close()
-        peer = self._peers[name] = Peer(connection, name)
+        peer = self._peers[name] = Peer(connection, name, rings)
         self._selector.register(peer, selectors.EVENT_READ, peer)
         self._engine.send(Frame(Kind.READY))
 
     def _expect(self, values: Any) -> None:
         """Listen for one worker of another machine, and take it if it knows the token."""
         with socket.create_server((values["host"], 0)) as listener:
-            listener.settimeout(LINK_TIMEOUT_S)
             self._engine.send(Frame(Kind.PORT, {"port": listener.getsockname()[1]}))
-            try:
-                connection, address = listener.accept()
-            except TimeoutError as error:
-                raise EngineError(f"{values['name']} didn't connect within {LINK_TIMEOUT_S:g} s") from error
-        check_token(connection, values["token"], str(address[0]))
+            connection, _ = accept_known(listener, values["token"], lambda line: _log.warning(line), LINK_TIMEOUT_S)
+        if connection is None:
+            raise EngineError(f"{values['name']} didn't connect within {LINK_TIMEOUT_S:g} s")
         self._add_peer(values["name"], connection)
 
     def _dial(self, values: Any) -> None:
@@ -231,20 +257,20 @@ class Worker:
 
     def _on_step(self, frame: Frame) -> None:
         assert self._held is not None
-        step, stage, hidden, spans = step_of(frame)
-        key = (step.pipeline, stage)
+        pipeline, _, stage = step_place(frame)
+        key = (pipeline, stage)
         piece = self._slices.get(key)
         if piece is None:
             return  # the pipeline was dropped while the step was on its way
         is_last = stage == piece.num_stages - 1
+        step, _, hidden, spans = step_of(frame, draws=is_last)
         with Slowdown(self._held.device, self._held.emulation) as timer:
-            found = self._held.compute(step.pipeline, stage, step, hidden)
+            found = self._held.compute(pipeline, stage, step, hidden)
             if is_last:
                 tokens, logprobs = sample(found, step.sampling)
         spans = (*spans, (timer.start_ns, timer.end_ns))
         if stage == 0:
-            values = {"pipeline": step.pipeline, "step": step.step, "at_ns": timer.end_ns}
-            self._engine.send(Frame(Kind.FREE, values))
+            self._engine.send(free_frame(pipeline, step.step, timer.end_ns))
         if is_last:
             output = StepOutput(
                 step.pipeline, step.lane, step.step, tokens, logprobs, tuple(start for start, _ in spans),
@@ -253,7 +279,7 @@ class Worker:
             self._engine.send(output_frame(output))
             return
         name = self._next[key]
-        message = step_frame(Kind.HIDDEN, step, stage + 1, found, spans)
+        message = passed_on(frame, stage + 1, found, spans)
         if name == self._name:
             self._local.append(message)
             return
@@ -274,16 +300,42 @@ def serve_one(host: str, port: int, token: str, progress: Progress) -> None:
         raise InputError(f"can't listen on {host}:{port}: {error.strerror or error}") from error
     with listener:
         progress(f"waiting for a server on {host}:{listener.getsockname()[1]}")
-        while True:
-            connection, address = listener.accept()
-            try:
-                check_token(connection, token, str(address[0]))
-                break
-            except EngineError as error:
-                progress(str(error))
-    progress(f"serving {address[0]}")
+        connection, address = accept_known(listener, token, progress, None)
+    assert connection is not None
+    progress(f"serving {address}")
     Worker(Peer(connection, "the engine")).run()
     progress("the server is gone")
+
+
+def accept_known(
+    listener: socket.socket, token: str, progress: Progress, timeout_s: float | None
+) -> tuple[socket.socket | None, str]:
+    """Return the next connection whose other end shows the secret, and from where it is; others are turned away.
+
+    Parameters
+    ----------
+    listener
+        Listens.
+    token
+        The secret.
+    progress
+        Told who was turned away.
+    timeout_s
+        After so long there is no connection, ``None``; without a limit it waits for ever.
+    """
+    ends = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        listener.settimeout(None if ends is None else max(0.001, ends - time.monotonic()))
+        try:
+            connection, address = listener.accept()
+        except TimeoutError:
+            return None, ""
+        try:
+            check_token(connection, token, str(address[0]))
+        except EngineError as error:
+            progress(str(error))
+        else:
+            return connection, str(address[0])
 
 
 def send_token(connection: socket.socket, token: str) -> None:
@@ -293,11 +345,11 @@ def send_token(connection: socket.socket, token: str) -> None:
 
 
 def check_token(connection: socket.socket, token: str, who: str) -> None:
-    """Close a connection and raise EngineError unless the other end shows the secret."""
-    connection.settimeout(LINK_TIMEOUT_S)
+    """Close a connection and raise EngineError unless the other end shows the secret soon."""
+    by = time.monotonic() + TOKEN_TIMEOUT_S
     try:
-        size = int.from_bytes(_exactly(connection, 2), "big")
-        shown = _exactly(connection, size) if size <= 1024 else b""
+        size = int.from_bytes(_exactly(connection, 2, by), "big")
+        shown = _exactly(connection, size, by) if size <= 1024 else b""
     except OSError as error:
         connection.close()
         raise EngineError(f"{who} connected and said nothing") from error
@@ -307,9 +359,10 @@ def check_token(connection: socket.socket, token: str, who: str) -> None:
     connection.settimeout(None)
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int, by: float) -> bytes:
     data = b""
     while len(data) < count:
+        connection.settimeout(max(0.001, by - time.monotonic()))
         more = connection.recv(count - len(data))
         if not more:
             raise ConnectionError("closed")
@@ -319,7 +372,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 def die_with_parent(parent: int) -> None:
     """Have the system kill this process when its parent dies; ends it when that has happened already."""
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # means the thread that started it, which lives as long as the executor
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(1)
@@ -330,8 +383,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m runtime.worker")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--stack-fd", type=int)
     given = parser.parse_args(argv)
     die_with_parent(given.parent)
+    if given.stack_fd is not None:
+        faulthandler.register(signal.SIGUSR1, file=given.stack_fd, all_threads=False)  # where it hangs, if it does
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine lets running answers end first
     Worker(Peer(socket.socket(fileno=given.fd), "the engine")).run()
 

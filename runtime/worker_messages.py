@@ -41,6 +41,7 @@ class Kind(IntEnum):
     FAILED = 35
     PONG = 36
     PORT = 37
+    BROKEN = 38
 
 
 def setup_frame(spec: ExecutorSpec, worker: WorkerSpec, num_threads: int) -> Frame:

