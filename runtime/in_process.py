@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from runtime.emulation import Slowdown
 from runtime.executor import Capacity, ExecutorSpec, Progress, SliceSpec, WorkerSpec
 from runtime.held_slices import HeldSlices
 from runtime.sampling import sample
-from runtime.steps import Event, StageFree, StepInput, StepOutput
+from runtime.steps import Event, StageFree, StepInput, StepOutput, WorkerLost
 from slob_opt.errors import EngineError
+
+_log = logging.getLogger(__name__)
 
 
 class InProcessExecutor:
@@ -75,6 +78,17 @@ class InProcessExecutor:
             self._woken.clear()
             return []
         step = self._steps.popleft()
+        try:
+            return self._computed(step)
+        except Exception as error:  # noqa: BLE001 - the worker's edge: the engine is told, and the log
+            _log.exception("a step failed")
+            reason = f"a step failed: {type(error).__name__}: {error}"
+        stages = self._stages[step.pipeline]
+        for held, _ in stages:
+            held.recover()
+        return [WorkerLost(stages[0][0].name, (step.pipeline,), reason)]
+
+    def _computed(self, step: StepInput) -> list[Event]:
         hidden = None
         starts, ends = [], []
         for held, piece in self._stages[step.pipeline]:

@@ -9,14 +9,18 @@ import selectors
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
 from runtime.emulation import check_cores
 from runtime.executor import Capacity, ExecutorSpec, Progress, SliceSpec, WorkerSpec
+from runtime.step_watch import StepWatch
 from runtime.steps import Event, StepInput, WorkerLost
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError
+from runtime.transport.ring import Ring
 from runtime.worker_link import STOP_S, WorkerLink
 from runtime.worker_messages import Kind, free_of, output_of, setup_frame, slices_frame, step_frame
 from slob_opt.errors import EngineError
@@ -31,9 +35,6 @@ PROBE_S = 20.0
 """In which the first bytes must have crossed a link."""
 
 PROBE_BYTES = (1 << 10, 1 << 20)
-
-PING_S = 2.0
-"""In which a worker that isn't computing answers."""
 
 
 class ProcessExecutor:
@@ -51,21 +52,22 @@ class ProcessExecutor:
         self.spec, self._token = spec, token
         self._links: dict[str, WorkerLink] = {}
         self._stages: dict[int, list[str]] = {}
-        self._in_flight: dict[tuple[int, int], float] = {}
+        self._watch = StepWatch(spec.deadline_s)
         self._linked: set[tuple[str, str]] = set()
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        self._suspects: dict[str, tuple[float, str]] = {}
+        self._broken: dict[str, set[str]] = {}
         self._is_closed = False
+        # The system ends workers when the thread that started them ends, which may be any caller's.
+        self._starter = ThreadPoolExecutor(1, "slob-starter")
 
     # ------------------------------------------------------------------ start
 
     def start(self, progress: Progress) -> Sequence[Capacity]:
         """Start all workers and load all stages; on an error none is left."""
-        check_cores(self.spec.workers)
         try:
             return self.extend(self.spec.workers, progress)
         except BaseException:
@@ -73,11 +75,24 @@ class ProcessExecutor:
             raise
 
     def extend(self, workers: Sequence[WorkerSpec], progress: Progress) -> Sequence[Capacity]:
-        """Load further pipelines; steps of those that are loaded wait until that's done."""
+        """Load further pipelines; steps of those that are loaded wait until that's done.
+
+        On an error what was loaded for them is freed again, and workers that were started for them end.
+        """
         fresh = [worker for worker in workers if worker.name not in self._links]
-        threads = 1 if len(workers) > 1 else max(1, len(os.sched_getaffinity(0)) - 1)
+        check_cores([*(link.spec for link in self._links.values()), *fresh])
+        try:
+            return self._extend(workers, fresh, progress)
+        except BaseException:
+            self._undo(workers, fresh)
+            raise
+
+    def _extend(
+        self, workers: Sequence[WorkerSpec], fresh: Sequence[WorkerSpec], progress: Progress
+    ) -> Sequence[Capacity]:
         for worker in fresh:
-            self._links[worker.name] = WorkerLink.start(worker, self._token)
+            self._links[worker.name] = self._starter.submit(WorkerLink.start, worker, self._token).result()
+        threads = 1 if len(self._links) > 1 else max(1, len(os.sched_getaffinity(0)) - 1)
         for worker in fresh:
             num_threads = threads if worker.emulation.slowdown == 1.0 else 1
             setup = setup_frame(self.spec, worker, num_threads)
@@ -97,6 +112,24 @@ class ProcessExecutor:
             link = self._links[worker.name]
             self._selector.register(link.peer, selectors.EVENT_READ, link)
         return capacities
+
+    def _undo(self, workers: Sequence[WorkerSpec], fresh: Sequence[WorkerSpec]) -> None:
+        """Leave things as they were before pipelines were to be loaded."""
+        for worker in fresh:
+            link = self._links.pop(worker.name, None)
+            if link is not None:
+                link.kill()
+            self._linked = {pair for pair in self._linked if worker.name not in pair}
+        for worker in workers:
+            link = self._links.get(worker.name)
+            if link is None:
+                continue
+            with contextlib.suppress(EngineError):  # poll tells who is gone
+                for pipeline in dict.fromkeys(piece.pipeline for piece in worker.slices):
+                    link.pipelines.discard(pipeline)
+                    self._stages.pop(pipeline, None)
+                    link.peer.send(Frame(Kind.DROP, {"pipeline": pipeline}))
+                link.settle(LOAD_S)
 
     def _take_kv(
         self, found: dict[tuple[int, int], tuple[str, SliceSpec, int, int]], progress: Progress
@@ -138,10 +171,16 @@ class ProcessExecutor:
     def _join(self, a: WorkerLink, b: WorkerLink, progress: Progress) -> None:
         if not a.is_remote and not b.is_remote:
             ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            for end, link, other in ((ends[0], a, b), (ends[1], b, a)):
-                with end:
-                    link.send_descriptor(Frame(Kind.PEER, {"name": other.spec.name}), end.fileno())
+            rings = [ring for ring in (Ring.create(), Ring.create()) if ring is not None]
+            try:
+                for end, link, other, order in ((ends[0], a, b, rings), (ends[1], b, a, rings[::-1])):
+                    link.send_descriptors(Frame(Kind.PEER, {"name": other.spec.name}), [end.fileno(), *order])
                     link.wait_for(Kind.READY, PROBE_S, progress)
+            finally:
+                for end in ends:
+                    end.close()
+                for ring in rings:
+                    os.close(ring)
             return
         token = secrets.token_hex(16)
         listens, dials = (b, a) if b.is_remote else (a, b)
@@ -159,7 +198,7 @@ class ProcessExecutor:
         for size in PROBE_BYTES:
             a.peer.send(Frame(Kind.PROBE, {"to": b.spec.name}, {"data": np.zeros(size, np.uint8)}))
             try:
-                b.wait_for(Kind.PONG, PROBE_S, progress)
+                b.wait_for(Kind.PONG, PROBE_S, progress, lambda values: values.get("probe_from") == a.spec.name)
             except EngineError as error:
                 raise EngineError(
                     f"{size:,} bytes from {a.spec.name} to {b.spec.name} didn't arrive within {PROBE_S:g} s: {error}"
@@ -172,9 +211,11 @@ class ProcessExecutor:
         names = self._stages.get(step.pipeline)
         if names is None:
             raise EngineError(f"pipeline {step.pipeline} isn't loaded")
-        self._in_flight[step.pipeline, step.step] = time.monotonic() + self.spec.deadline_s
-        with contextlib.suppress(ClosedError):  # poll tells who is gone
-            self._links[names[0]].peer.send(step_frame(Kind.STEP, step, 0))
+        self._watch.begin(step.pipeline, step.step, time.monotonic())
+        link = self._links.get(names[0])
+        if link is not None:
+            with contextlib.suppress(ClosedError):  # poll tells who is gone
+                link.peer.send(step_frame(Kind.STEP, step, 0))
 
     def poll(self, timeout_s: float | None) -> list[Event]:
         """Return what workers have told since; a step that is too late makes its worker a suspect, see `_look`."""
@@ -184,9 +225,7 @@ class ProcessExecutor:
             for link in list(self._links.values()):
                 while link.early:
                     events += self._event(link, link.early.pop(0))
-            until = [*self._in_flight.values(), *(at for at, _ in self._suspects.values())]
-            if ends is not None:
-                until.append(ends)
+            until = [at for at in (ends, self._watch.next_at()) if at is not None]
             wait = None if not until else max(0.0, min(until) - time.monotonic())
             is_woken = False
             for key, _ in self._selector.select(0 if events else wait):
@@ -204,64 +243,99 @@ class ProcessExecutor:
         if link.is_lost:
             return []
         try:
-            frame = link.peer.receive()
+            frame = link.peer.take()
         except ClosedError:
             return self._lose(link, f"the worker {link.death()}")
         except EngineError as error:
             return self._lose(link, str(error))
-        return self._event(link, frame)
+        return [] if frame is None else self._event(link, frame)
 
     def _event(self, link: WorkerLink, frame: Frame) -> list[Event]:
         values = frame.values
         if frame.kind == Kind.OUTPUT:
             output = output_of(frame)
-            if self._in_flight.pop((output.pipeline, output.step), None) is None:
-                return []  # of a pipeline that was lost meanwhile
-            return [output]
+            is_awaited = self._watch.end(output.pipeline, output.step)
+            return [output] if is_awaited else []  # of a pipeline that was lost meanwhile
         if frame.kind == Kind.FREE:
             free = free_of(frame)
             return [free] if free.pipeline in self._stages else []
         if frame.kind == Kind.PONG and "suspect" in values:
-            self._suspects.pop(link.spec.name, None)
+            self._watch.answered(link.spec.name)
+            return self._cut(link.spec.name)
+        if frame.kind == Kind.BROKEN:
+            if values["with"] in self._links:
+                self._broken.setdefault(values["with"], set()).add(link.spec.name)
+            self._suspect(values["with"], f"its link to {link.spec.name} broke ({values['message']})")
             return []
         if frame.kind == Kind.FAILED:
             pipeline = values["pipeline"]
-            lost = tuple(sorted(link.pipelines)) if pipeline is None else (pipeline,)
-            return [WorkerLost(link.spec.name, lost, f"a step failed: {values['message']}")]
+            if pipeline is not None and pipeline not in self._stages:
+                return []  # a step behind the one that failed first
+            lost = tuple(sorted(link.pipelines & set(self._stages))) if pipeline is None else (pipeline,)
+            return [self._lost(link.spec.name, lost, f"a step failed: {values['message']}")]
         return []
 
     def _look(self) -> list[Event]:
         """Look for steps that are too late: ask the workers of their pipeline, and take who doesn't answer for hung.
 
-        A worker answers between two steps; so who computes for ever doesn't, and who waits for it does.
+        A worker answers between two steps; so who computes for ever doesn't, and who waits for it does. When all of
+        them answer and the step doesn't come for as long again, it got lost between them, and so is the pipeline.
         """
         now = time.monotonic()
-        for (pipeline, step), deadline in list(self._in_flight.items()):
-            if deadline > now:
-                continue
-            self._in_flight[pipeline, step] = now + self.spec.deadline_s
-            for name in set(self._stages.get(pipeline, [])):
-                link = self._links[name]
-                if not link.is_lost and name not in self._suspects:
-                    self._suspects[name] = (now + PING_S, f"a step took longer than {self.spec.deadline_s:g} s")
-                    with contextlib.suppress(ClosedError):
-                        link.peer.send(Frame(Kind.PING, {"suspect": True}))
         events: list[Event] = []
-        for name, (at, why) in list(self._suspects.items()):
-            if at <= now:
-                self._suspects.pop(name)
-                events += self._lose(self._links[name], f"{why} and the worker doesn't answer: it's taken for hung")
+        for pipeline, is_again in self._watch.late(now):
+            names = self._stages.get(pipeline, [])
+            if is_again and not any(self._watch.is_asked(name) for name in names):
+                why = f"a step didn't come within {2 * self.spec.deadline_s:g} s, though all its workers answer"
+                events.append(self._lost(names[-1], (pipeline,), why))
+                continue
+            for name in names:
+                self._suspect(name, f"a step took longer than {self.spec.deadline_s:g} s")
+        for name, why in self._watch.hung(now):
+            link = self._links[name]
+            hung = f"{why} and the worker doesn't answer: it's taken for hung{link.whereabouts()}"
+            events += self._lose(link, hung)
+        return events
+
+    def _suspect(self, name: str, why: str) -> None:
+        """Ask a worker whether it lives."""
+        link = self._links.get(name)
+        if link is not None and self._watch.ask(name, why, time.monotonic()):
+            with contextlib.suppress(ClosedError):
+                link.peer.send(Frame(Kind.PING, {"suspect": True}))
+
+    def _cut(self, name: str) -> list[Event]:
+        """Lose the pipelines that used a worker's broken links, now that the worker itself is known to live."""
+        events: list[Event] = []
+        for other in sorted(self._broken.pop(name, ())):
+            self._linked -= {(name, other), (other, name)}
+            lost = tuple(
+                pipeline
+                for pipeline, names in sorted(self._stages.items())
+                if {name, other} in [set(pair) for pair in pairwise(names)]
+            )
+            if lost:
+                events.append(self._lost(name, lost, f"its link to {other} broke"))
         return events
 
     def _lose(self, link: WorkerLink, reason: str) -> list[Event]:
+        name = link.spec.name
         if link.is_lost:
             return []
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(link.peer)
         link.kill()
-        self._links.pop(link.spec.name, None)
-        self._linked = {pair for pair in self._linked if link.spec.name not in pair}
-        return [WorkerLost(link.spec.name, tuple(sorted(link.pipelines & set(self._stages))), reason)]
+        self._links.pop(name, None)
+        self._watch.answered(name)
+        self._broken.pop(name, None)
+        self._linked = {pair for pair in self._linked if name not in pair}
+        return [self._lost(name, tuple(sorted(link.pipelines & set(self._stages))), reason)]
+
+    def _lost(self, name: str, pipelines: tuple[int, ...], reason: str) -> WorkerLost:
+        """Return the event; steps of these pipelines aren't waited for any more."""
+        for pipeline in pipelines:
+            self._watch.forget(pipeline)
+        return WorkerLost(name, pipelines, reason)
 
     def wake(self) -> None:
         """Make a waiting :meth:`poll` return."""
@@ -271,8 +345,7 @@ class ProcessExecutor:
     def drop(self, pipeline: int) -> None:
         """Forget a pipeline; its live workers free its slices after the steps they have."""
         names = self._stages.pop(pipeline, [])
-        for key in [key for key in self._in_flight if key[0] == pipeline]:
-            self._in_flight.pop(key)
+        self._watch.forget(pipeline)
         for name in dict.fromkeys(names):
             link = self._links.get(name)
             if link is not None and not link.is_lost:
@@ -297,6 +370,7 @@ class ProcessExecutor:
         for link in self._links.values():
             link.stop(by)
         self._links.clear()
+        self._starter.shutdown()
         self._selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

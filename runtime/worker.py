@@ -7,6 +7,7 @@ machine. One thread computes steps in the order in which they come; messages lea
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import hmac
@@ -114,7 +115,8 @@ class Worker:
         self._selector.unregister(peer)
         peer.close()
         if not (is_local and isinstance(error, ClosedError)):
-            self._engine.send(Frame(Kind.BROKEN, {"with": peer.name, "message": str(error)}))
+            with contextlib.suppress(ClosedError):  # the next message from the engine tells that it's gone
+                self._engine.send(Frame(Kind.BROKEN, {"with": peer.name, "message": str(error)}))
 
     def _answer(self, frame: Frame, peer: Peer) -> None:
         """Do what a message asks for; what goes wrong is told to the engine, and this worker lives on."""
@@ -122,12 +124,16 @@ class Worker:
         try:
             self._on(frame, peer)
         except ClosedError:
-            pass  # a neighbour is gone, see _lose_peer; or the engine, which the next message tells
-        except Exception as error:
+            pass  # a neighbour is gone, see _lose_peer; or the engine
+        except Exception as error:  # noqa: BLE001 - the process's edge: the engine is told, and the log
             if not isinstance(error, SlobError):
                 _log.exception("%s failed", Kind(frame.kind).name)
+            pipeline = None
+            if frame.kind in (Kind.STEP, Kind.HIDDEN):
+                with contextlib.suppress(EngineError):
+                    pipeline = step_place(frame)[0]
             told = {
-                "pipeline": step_place(frame)[0] if frame.kind in (Kind.STEP, Kind.HIDDEN) else None,
+                "pipeline": pipeline,
                 "message": str(error) if isinstance(error, SlobError) else f"{type(error).__name__}: {error}",
                 "is_input": isinstance(error, InputError),
                 "during": int(frame.kind),
@@ -135,7 +141,8 @@ class Worker:
         if told is not None:
             if self._held is not None:
                 self._held.recover()  # not above: there the error still holds on to the step's tensors
-            self._engine.send(Frame(Kind.FAILED, told))
+            with contextlib.suppress(ClosedError):
+                self._engine.send(Frame(Kind.FAILED, told))
 
     # ------------------------------------------------------------------ messages
 
@@ -223,7 +230,7 @@ class Worker:
         """Listen for one worker of another machine, and take it if it knows the token."""
         with socket.create_server((values["host"], 0)) as listener:
             self._engine.send(Frame(Kind.PORT, {"port": listener.getsockname()[1]}))
-            connection, _ = accept_known(listener, values["token"], lambda line: _log.warning(line), LINK_TIMEOUT_S)
+            connection, _ = accept_known(listener, values["token"], _log.warning, LINK_TIMEOUT_S)
         if connection is None:
             raise EngineError(f"{values['name']} didn't connect within {LINK_TIMEOUT_S:g} s")
         self._add_peer(values["name"], connection)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from runtime.executor import Progress, WorkerSpec
 from runtime.transport.frames import Frame
@@ -20,6 +27,18 @@ from slob_opt.errors import EngineError, InputError
 
 STOP_S = 5.0
 """In which a worker that was told to stop ends; then it's killed."""
+
+STACK_S = 0.5
+"""In which a worker that hangs begins to tell where."""
+
+STACK_PAUSE_S = 0.05
+"""After so long without more it has told all."""
+
+_TOLD_CALLS = 3
+"""So many innermost calls of a worker that hangs are told."""
+
+_STEPS = (Kind.STEP, Kind.HIDDEN)
+_OF_STEPS = (Kind.OUTPUT, Kind.FREE, Kind.BROKEN)
 
 
 class WorkerLink:
@@ -39,8 +58,11 @@ class WorkerLink:
         Messages that came while something else was waited for; the executor takes them.
     """
 
-    def __init__(self, spec: WorkerSpec, peer: Peer, process: subprocess.Popen[bytes] | None) -> None:
-        self.spec, self.peer, self._process = spec, peer, process
+    def __init__(
+        self, spec: WorkerSpec, peer: Peer, process: subprocess.Popen[bytes] | None, stack: int | None = None
+    ) -> None:
+        self.spec, self.peer, self._process, self._stack = spec, peer, process, stack
+        self._numbers = count()
         self.pipelines: set[int] = {piece.pipeline for piece in spec.slices}
         self.is_lost = False
         self.early: list[Frame] = []
@@ -57,12 +79,20 @@ class WorkerLink:
             environment = {**os.environ, "PYTHONPATH": root if not known else f"{root}{os.pathsep}{known}"}
             if spec.torch_device == "cpu":
                 environment.setdefault("OMP_NUM_THREADS", "1")
-            arguments = ["--fd", str(others.fileno()), "--parent", str(os.getpid())]
-            process = subprocess.Popen(
-                [sys.executable, "-m", "runtime.worker", *arguments], pass_fds=[others.fileno()], env=environment,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        return cls(spec, Peer(own, spec.name), process)
+            stack, stack_end = os.pipe()
+            arguments = ["--fd", str(others.fileno()), "--parent", str(os.getpid()), "--stack-fd", str(stack_end)]
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "runtime.worker", *arguments], pass_fds=[others.fileno(), stack_end],
+                    env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                own.close()
+                os.close(stack)
+                raise EngineError(f"the worker of {spec.name} can't be started: {error}") from error
+            finally:
+                os.close(stack_end)
+        return cls(spec, Peer(own, spec.name), process, stack)
 
     @property
     def is_remote(self) -> bool:
@@ -87,34 +117,58 @@ class WorkerLink:
         self.peer.send(frame)
         return self.wait_for(answer, timeout_s, progress)
 
-    def wait_for(self, answer: Kind, timeout_s: float, progress: Progress) -> Frame:
-        """Return the next answer of a kind; raises as :meth:`ask`."""
-        self.peer.connection.settimeout(timeout_s)
+    def wait_for(
+        self, answer: Kind, timeout_s: float, progress: Progress, fits: Callable[[Any], bool] = lambda _: True
+    ) -> Frame:
+        """Return the next answer of a kind whose values fit; raises as :meth:`ask`.
+
+        What comes of steps meanwhile is kept in `early`. A line of progress begins the time anew.
+        """
         try:
             while True:
-                got = self.peer.receive()
+                got = self.peer.receive(timeout_s)
+                if got.kind == answer and fits(got.values):
+                    return got
                 if got.kind == Kind.PROGRESS:
                     progress(str(got.values["line"]))
-                elif got.kind == Kind.FAILED:
+                elif got.kind == Kind.FAILED and got.values["during"] not in _STEPS:
                     kind = InputError if got.values["is_input"] else EngineError
                     name = "" if got.values["is_input"] else f"{self.spec.name}: "
                     raise kind(f"{name}{got.values['message']}")
-                elif got.kind == answer:
-                    return got
                 else:
                     self.early.append(got)
         except ClosedError as error:
             raise EngineError(f"worker {self.spec.name} {self.death()}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                self.peer.connection.settimeout(None)
 
-    def send_descriptor(self, frame: Frame, descriptor: int) -> None:
-        """Send a message with an open file descriptor, after everything that was sent before."""
+    def settle(self, timeout_s: float) -> None:
+        """Return when the worker has answered everything that it was asked before; answers that nobody waits for go.
+
+        Raises
+        ------
+        EngineError
+            When it dies or doesn't answer.
+        """
+        number = next(self._numbers)
+        try:
+            self.peer.send(Frame(Kind.PING, {"settle": number}))
+            while True:
+                got = self.peer.receive(timeout_s)
+                if got.kind == Kind.PONG and got.values.get("settle") == number:
+                    return
+                if got.kind in _OF_STEPS or (got.kind == Kind.FAILED and got.values["during"] in _STEPS):
+                    self.early.append(got)
+        except ClosedError as error:
+            raise EngineError(f"worker {self.spec.name} {self.death()}") from error
+
+    def send_descriptors(self, frame: Frame, descriptors: list[int]) -> None:
+        """Send a message with open file descriptors, after everything that was sent before."""
         self.peer.flush()
         self.peer.send(frame)
         self.peer.flush()
-        socket.send_fds(self.peer.connection, [b"F"], [descriptor])
+        try:
+            socket.send_fds(self.peer.connection, [b"F"], descriptors)
+        except OSError as error:
+            raise EngineError(f"worker {self.spec.name} {self.death()}") from error
 
     def death(self) -> str:
         """Return how it ended, in words."""
@@ -129,6 +183,24 @@ class WorkerLink:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
+    def whereabouts(self) -> str:
+        """Return where a worker that doesn't answer is, in words that go on a sentence; empty when it can't be told."""
+        if self._process is None or self._stack is None:
+            return ""
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
+                return "; its process is stopped"
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)  # see worker.main
+        waits = select.poll()
+        waits.register(self._stack, select.POLLIN)
+        text, wait_s = "", STACK_S
+        while waits.poll(wait_s * 1e3) and (piece := os.read(self._stack, 1 << 16)):
+            text, wait_s = text + piece.decode(errors="replace"), STACK_PAUSE_S  # it comes in small pieces
+        calls = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', text)
+        told = ", ".join(f"{name} ({Path(file).name}:{line})" for file, line, name in calls[:_TOLD_CALLS])
+        return f"; it is in {told}" if told else ""
+
     def kill(self) -> None:
         """End it at once."""
         self.is_lost = True
@@ -136,7 +208,7 @@ class WorkerLink:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             self._process.wait()
-        self.peer.close()
+        self._close()
 
     def stop(self, by: float) -> None:
         """End it: it was told to stop already, and has until `by` on the monotonic clock."""
@@ -147,7 +219,13 @@ class WorkerLink:
                 self._process.kill()
                 self._process.wait()
         self.is_lost = True
+        self._close()
+
+    def _close(self) -> None:
         self.peer.close()
+        if self._stack is not None:
+            os.close(self._stack)
+            self._stack = None
 
 
 def _connected(spec: WorkerSpec, token: str | None) -> Peer:

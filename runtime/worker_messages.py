@@ -147,14 +147,17 @@ def _with_states(
     code, width = -1, 0
     if hidden is not None:
         code, width = _DTYPES.index(hidden.dtype), hidden.shape[1]
-        arrays["hidden"] = hidden.detach().contiguous().cpu().view(torch.uint8).numpy().reshape(-1)
+        arrays["hidden"] = hidden.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     head = [*fixed, len(spans), code, width, *(at for span in spans for at in span)]
     return Frame(kind, {}, {"ints": np.concatenate([np.array(head, np.int64), rest]), **arrays})
 
 
 def step_place(frame: Frame) -> tuple[int, int, int]:
-    """Return pipeline, step and stage of a step's message."""
-    pipeline, _, step, stage = frame.arrays["ints"][:4].tolist()
+    """Return pipeline, step and stage of a step's message; raises EngineError when it doesn't say."""
+    try:
+        pipeline, _, step, stage = frame.arrays["ints"][:4].tolist()
+    except (KeyError, ValueError) as error:
+        raise EngineError("a step's message doesn't say where it goes") from error
     return pipeline, step, stage
 
 
