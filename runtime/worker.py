@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
-import hmac
 import logging
 import os
 import selectors
@@ -31,6 +30,7 @@ from runtime.steps import StepOutput
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError, Peer
 from runtime.transport.ring import Ring
+from runtime.transport.secret import check_token, send_token
 from runtime.worker_messages import (
     Kind,
     emulation_of,
@@ -46,9 +46,6 @@ from slob_opt.errors import EngineError, InputError, SlobError
 
 LINK_TIMEOUT_S = 20.0
 """In which another worker must connect."""
-
-TOKEN_TIMEOUT_S = 5.0
-"""In which who has connected must show the secret."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -343,38 +340,6 @@ def accept_known(
             progress(str(error))
         else:
             return connection, str(address[0])
-
-
-def send_token(connection: socket.socket, token: str) -> None:
-    """Show a secret to the other end, once, before anything else."""
-    data = token.encode()
-    connection.sendall(len(data).to_bytes(2, "big") + data)
-
-
-def check_token(connection: socket.socket, token: str, who: str) -> None:
-    """Close a connection and raise EngineError unless the other end shows the secret soon."""
-    by = time.monotonic() + TOKEN_TIMEOUT_S
-    try:
-        size = int.from_bytes(_exactly(connection, 2, by), "big")
-        shown = _exactly(connection, size, by) if size <= 1024 else b""
-    except OSError as error:
-        connection.close()
-        raise EngineError(f"{who} connected and said nothing") from error
-    if not hmac.compare_digest(shown, token.encode()):
-        connection.close()
-        raise EngineError(f"{who} connected with a wrong token")
-    connection.settimeout(None)
-
-
-def _exactly(connection: socket.socket, count: int, by: float) -> bytes:
-    data = b""
-    while len(data) < count:
-        connection.settimeout(max(0.001, by - time.monotonic()))
-        more = connection.recv(count - len(data))
-        if not more:
-            raise ConnectionError("closed")
-        data += more
-    return data
 
 
 def die_with_parent(parent: int) -> None:

@@ -21,7 +21,7 @@ import psutil
 from runtime.executor import Progress, WorkerSpec
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError, Peer
-from runtime.worker import send_token
+from runtime.transport.secret import send_token
 from runtime.worker_messages import Kind
 from slob_opt.errors import EngineError, InputError
 

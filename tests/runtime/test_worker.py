@@ -14,7 +14,8 @@ import pytest
 from runtime import worker as worker_module
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError, Peer
-from runtime.worker import Worker, accept_known, send_token, serve_one
+from runtime.transport.secret import send_token
+from runtime.worker import Worker, accept_known, serve_one
 from runtime.worker_messages import Kind
 from slob_opt.errors import InputError
 
