@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime import worker as worker_module
+from runtime.transport import secret
 from runtime.transport.frames import Frame
 from runtime.transport.peer import ClosedError, Peer
 from runtime.transport.secret import send_token
@@ -51,7 +51,7 @@ def test_strangers_are_turned_away_and_the_next_one_is_taken(listener: socket.so
 
 
 def test_who_says_nothing_is_not_waited_for(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "TOKEN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(secret, "TOKEN_TIMEOUT_S", 0.05)
     silent = connected(listener)
     silent.sendall(b"\0\x06se")
     told: list[str] = []
